@@ -1,0 +1,228 @@
+"""What every merging method shares: its options, their validation, and the two functions a method fills in.
+
+The type of a config selects the method. A new method is a frozen dataclass derived from `MergeConfig` with a
+`layout` (what becomes of a grid, known before any token is seen) and a `plan` (operators from tokens).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+from torch import Tensor
+
+from tokenmerge.errors import ConfigError
+from tokenmerge.ops.regions import Regions
+
+Scope = Literal["site", "block", "stack"]
+Share = Literal["layer", "level", "model"]
+PARTS = ("self", "cross", "mlp")
+
+
+class CannotMerge(Exception):
+    """Raised by `layout` for a grid on which the method has nothing to do; the text is the reason."""
+
+
+class Operator(Protocol):
+    """Shortens a sequence of tokens and lengthens it again. Holds tensors only, so it can be traced."""
+
+    @property
+    def mass(self) -> Tensor | None:
+        """(B, M): how many tokens each kept one stands for; None where that is not known."""
+
+    @property
+    def destinations(self) -> Tensor | None:
+        """(B, M): which token each kept one sits at, for position embeddings; None where it sits nowhere."""
+
+    def merge(self, tokens: Tensor) -> Tensor:
+        """(B, N, C) -> (B, M, C)."""
+
+    def unmerge(self, tokens: Tensor) -> Tensor:
+        """(B, M, C) -> (B, N, C)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """What a plan holds for one group of blocks."""
+
+    queries: Operator | None  # None: queries keep every token
+    keys: Operator | None  # for keys and values of self-attention; the same object as `queries` where they agree
+    picks: Tensor | None = None  # the method's own note of its destinations, given back when only weights are new
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What a method makes of a grid, before it sees a token."""
+
+    grid: tuple[int, ...]
+    tokens: int  # N
+    kept: int  # queries (and everything else) after merging
+    kept_keys: int  # keys and values of self-attention after merging
+    regions: Regions | None = None  # where set, a stack may bring its tokens into this order once, and back once
+
+
+@dataclass(frozen=True)
+class Place:
+    """The block for which a plan is made."""
+
+    name: str
+    index: int  # its number among all blocks of the model
+    count: int  # how many there are
+    in_region_order: bool = False  # tokens come in the order of `Layout.regions` already
+    one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeConfig:
+    """Options common to every method.
+
+    ratio: fraction of the tokens merged away; 0.5 keeps half. More is faster and blurs more; try 0.3 to 0.6 first.
+    parts: which parts of a block run on merged tokens: self-attention, cross-attention, MLP. All three are fastest;
+        "self" alone is safest.
+    scope: merge around each part ("site", keeps most detail), once per block ("block"), or once per run of
+        consecutive blocks ("stack", least overhead).
+    share: which blocks use one plan: each its own ("layer"), those of one UNet level ("level"), all on the same grid
+        ("model"). Wider sharing means fewer selections.
+    select_every: steps for which a choice of destinations is kept.
+    proportional: keys that stand for many tokens weigh that much more in self-attention. Costs a few per cent of the
+        attention and keeps the image far closer; only an ablation would turn it off.
+    skip_blocks: blocks left alone: a number (the first so many), or names and name patterns such as "mid_block.*".
+        None takes what suits the model (10 for Flux, none elsewhere).
+    min_tokens: levels with fewer tokens are left alone, because merging them costs more than it saves.
+    """
+
+    ratio: float = 0.5
+    parts: tuple[str, ...] = PARTS
+    scope: Scope = "site"
+    share: Share = "level"
+    select_every: int = 10
+    proportional: bool = False
+    skip_blocks: int | tuple[str, ...] | None = None
+    min_tokens: int = 256
+
+    scopes: ClassVar[tuple[str, ...]] = ("site", "block", "stack")
+    allowed_parts: ClassVar[tuple[str, ...]] = PARTS
+    _methods: ClassVar[dict[str, type[MergeConfig]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        MergeConfig._methods[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        self._check_ratio()
+        self._store_tuple("parts")
+        if not self.parts:
+            raise ConfigError(f"parts is empty: name at least one of {self._listed(self.allowed_parts)}.")
+        for part in self.parts:
+            self._check_choice("parts", part, self.allowed_parts)
+        self._check_choice("scope", self.scope, self.scopes)
+        self._check_choice("share", self.share, ("layer", "level", "model"))
+        self._check_whole("select_every", self.select_every, least=1)
+        self._check_whole("min_tokens", self.min_tokens, least=0)
+        self._check_flag("proportional")
+        self._check_skip_blocks()
+
+    # -- what a method fills in ------------------------------------------------------------------------------
+
+    def layout(self, grid: tuple[int, ...]) -> Layout:
+        """What becomes of a grid of tokens; raises CannotMerge with the reason where nothing would."""
+        raise NotImplementedError
+
+    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+        """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are made anew."""
+        raise NotImplementedError
+
+    @property
+    def refresh_every(self) -> tuple[int, int]:
+        """Steps between new destinations, and between new weights."""
+        return self.select_every, self.select_every
+
+    # -- saving and loading ----------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """All options as plain JSON values, with the method's name under "method"."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, value in values.items():
+            if callable(value):
+                raise ConfigError(
+                    f"{name} is a function, which cannot be saved: use one of the built-in names instead."
+                )
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {"method": type(self).__name__, **plain}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> MergeConfig:
+        """The inverse of `to_dict`. Called on a method itself, "method" may be left out."""
+        values = dict(values)
+        name = values.pop("method", cls.__name__)
+        method = MergeConfig._methods.get(name) if isinstance(name, str) else None
+        if method is None:
+            raise ConfigError(f"method {name!r} is not known: use one of {cls._listed(MergeConfig._methods)}.")
+        return method.build(values)
+
+    @classmethod
+    def build(cls, values: dict[str, Any]) -> Self:
+        """A config of this method from option names and values; an unknown name is an error that suggests one."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}."
+                raise ConfigError(f"{cls.__name__} has no option {name!r}: {hint}")
+        return cls(**values)
+
+    # -- validation ------------------------------------------------------------------------------------------
+
+    def _check_ratio(self) -> None:
+        if not _is_number(self.ratio) or not 0 < self.ratio < 1:
+            raise ConfigError(
+                f"ratio is {self.ratio!r}: it is the fraction of tokens merged away, a number between 0 and 1 "
+                f"(both excluded), such as 0.5."
+            )
+
+    def _check_choice(self, field: str, value: object, allowed: Sequence[str]) -> None:
+        if value not in allowed:
+            raise ConfigError(
+                f"{field} has {value!r}, which {type(self).__name__} does not take: use {self._listed(allowed)}."
+            )
+
+    def _check_whole(self, field: str, value: object, least: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{field} is {value!r}: it takes a whole number of at least {least}.")
+
+    def _check_flag(self, field: str) -> None:
+        value = getattr(self, field)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{field} is {value!r}: it takes True or False.")
+
+    def _check_skip_blocks(self) -> None:
+        value = self.skip_blocks
+        if value is None:
+            return
+        if isinstance(value, int):
+            self._check_whole("skip_blocks", value, least=0)
+            return
+        self._store_tuple("skip_blocks")
+        if not all(isinstance(name, str) for name in self.skip_blocks or ()):  # type: ignore[union-attr]
+            raise ConfigError(f"skip_blocks is {value!r}: it takes a number, or block names and patterns.")
+
+    def _store_tuple(self, field: str) -> None:
+        """A single word or a list is as good as a tuple: JSON and the command line have no tuples."""
+        value = getattr(self, field)
+        if isinstance(value, str):
+            value = (value,)
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{field} is {value!r}: it takes a list.")
+        object.__setattr__(self, field, tuple(value))
+
+    @staticmethod
+    def _listed(choices: Sequence[str] | dict[str, Any]) -> str:
+        return ", ".join(repr(choice) for choice in choices)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

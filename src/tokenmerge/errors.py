@@ -1,0 +1,33 @@
+"""Every error tokenmerge raises on purpose: one sentence that says what was wrong and what to do."""
+
+
+class TokenMergeError(Exception):
+    """Base of all errors raised by tokenmerge."""
+
+
+class ConfigError(TokenMergeError, ValueError):
+    """A config field holds a value that is not allowed."""
+
+
+class UnsupportedModelError(TokenMergeError, TypeError):
+    """The object given is neither a pipeline nor a model that tokenmerge knows how to merge in."""
+
+
+class AlreadyAppliedError(TokenMergeError, RuntimeError):
+    """The model has been merged already; remove that first."""
+
+
+class NothingMergedError(TokenMergeError, RuntimeError):
+    """Not one site would merge a single token: the call would be a silent no-op."""
+
+
+class MergeRuntimeError(TokenMergeError, RuntimeError):
+    """A merged model was called in a way that merging cannot follow."""
+
+
+class ModelLoadError(TokenMergeError, OSError):
+    """A model could not be loaded: missing, damaged or of an unsafe format."""
+
+
+class UsageError(TokenMergeError):
+    """A command was given words it cannot work with."""

@@ -1,0 +1,48 @@
+"""LowerBound: the paper's LB, the best speed any linear merge could have (ToMA, section 5.1).
+
+Tokens are merged and unmerged by fixed random projections, with no selection and no weights to compute. The image is
+ruined; the time is what matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokenmerge.config import Layout, Operators, Place
+from tokenmerge.methods.linear import LinearOperator
+from tokenmerge.methods.toma import ToMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowerBound(ToMA):
+    """ToMA's regions and hooks with random projections in the place of its operators. For timing only."""
+
+    proportional: bool = False
+
+    @torch.no_grad()
+    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+        assert layout.regions is not None
+        regions = layout.regions.to(tokens.device)
+        batch = tokens.shape[0]
+        operators: dict[int, LinearOperator | None] = {layout.tokens: None}
+        for kept in (layout.kept, layout.kept_keys):
+            if kept not in operators:
+                groups = batch if self.attend == "global" else batch * regions.count
+                rows = kept * batch // groups
+                columns = regions.count * regions.size * batch // groups
+                generator = torch.Generator().manual_seed(0)
+                down = torch.rand(groups, rows, columns, generator=generator)
+                down = (down / down.sum(dim=-1, keepdim=True)).to(tokens.device, tokens.dtype)
+                first = torch.arange(rows, device=tokens.device)
+                start = torch.arange(groups // batch, device=tokens.device)[:, None] * columns
+                places = (first + start).view(1, -1).expand(batch, -1)
+                operators[kept] = LinearOperator(
+                    down=down,
+                    up=down.transpose(-1, -2).contiguous(),
+                    regions=None if place.in_region_order or regions.natural else regions,
+                    destinations=places if place.in_region_order else regions.order[places],
+                )
+        return Operators(operators[layout.kept], operators[layout.kept_keys])

@@ -1,0 +1,83 @@
+"""Stable Diffusion 1.x, 2.x, SDXL and its refiner: `UNet2DConditionModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tokenmerge.models.base import Block, Call, Part, Stack, argument, is_a, signature_of, timestep_value
+
+
+class UNetFamily:
+    """Every `Transformer2DModel` in the UNet is a stack; its input still has height and width."""
+
+    name = "Stable Diffusion UNet (1.x, 2.x, SDXL)"
+    default_skip = 0
+
+    def recognises(self, model: nn.Module) -> bool:
+        return is_a(model, "UNet2DConditionModel")
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        return [
+            Stack(
+                name=name,
+                level=name.split(".attentions")[0],
+                owner=module,
+                grid=_grid,
+                blocks=basic_blocks(module.transformer_blocks, f"{name}.transformer_blocks"),
+            )
+            for name, module in model.named_modules()
+            if is_a(module, "Transformer2DModel")
+        ]
+
+    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        sample = argument((args, kwargs), 0, "sample")
+        attention_kwargs = argument((args, kwargs), 6, "cross_attention_kwargs") or {}
+        return Call(
+            timestep=timestep_value(argument((args, kwargs), 1, "timestep")),
+            signature=signature_of(sample),
+            positional=("cross",) if attention_kwargs.get("ip_adapter_masks") is not None else (),
+        )
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        config: Any = model.config
+        like = next(model.parameters())
+        new = {"device": like.device, "dtype": like.dtype}
+        # 8 is how far every Stable Diffusion VAE shrinks an image; 77 is CLIP's sequence length.
+        inputs: dict[str, Any] = {
+            "sample": torch.randn(batch, config.in_channels, size[0] // 8, size[1] // 8, **new),
+            "timestep": torch.full((), 500.0, device=like.device),
+            "encoder_hidden_states": torch.randn(batch, 77, _widest(config.cross_attention_dim), **new),
+        }
+        if config.addition_embed_type == "text_time":
+            # Six numbers describe the picture's size; the rest of the projection's input is the pooled text.
+            pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+            inputs["added_cond_kwargs"] = {
+                "text_embeds": torch.randn(batch, pooled, **new),
+                "time_ids": torch.ones(batch, 6, **new),
+            }
+        return inputs
+
+
+def basic_blocks(modules: Any, prefix: str) -> tuple[Block, ...]:
+    """diffusers' `BasicTransformerBlock`s, which PixArt has too."""
+    blocks = []
+    for index, module in enumerate(modules):
+        parts = [Part("self", "attn1", own_keys=not module.only_cross_attention)]
+        if module.attn2 is not None:
+            parts.append(Part("cross", "attn2"))
+        parts.append(Part("mlp", "ff"))
+        blocks.append(Block(f"{prefix}.{index}", module, tuple(parts)))
+    return tuple(blocks)
+
+
+def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    hidden = argument((args, kwargs), 0, "hidden_states")
+    return tuple(hidden.shape[-2:])
+
+
+def _widest(dimension: int | Sequence[int]) -> int:
+    return dimension if isinstance(dimension, int) else max(dimension)

@@ -1,0 +1,1 @@
+"""Pure tensor maths on torch alone: regions, selection, merging."""

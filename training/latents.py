@@ -1,0 +1,82 @@
+"""Computes the patch autoencoder in closed form and the latents of every picture at 128, 256 and 512 px.
+
+    python training/latents.py --work DIR
+
+The encoder projects 8 x 8 patches on their principal components, each divided by sigma ** 0.6, so that the coarse
+components keep more weight than the fine ones. The decoder is the ridge regression from 3 x 3 latent pixels back to
+the patch in the middle. Writes DIR/autoencoder and DIR/latents_<px>.pt with (N, C, px/8, px/8) float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from data import work_parser
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import mse_loss, pad, unfold
+
+from tokenmerge.zoo.patch_autoencoder import PATCH, PatchAutoencoder
+
+SIZES = (128, 256, 512)
+WHITENING = 0.6
+RIDGE = 1e-4
+
+
+def resized(pictures: np.ndarray, size: int) -> Tensor:  # (N, 3, size, size) in [-1, 1]
+    """Pictures (N, 256, 256, 3) uint8 at another size, by Lanczos."""
+    images = [Image.fromarray(p).resize((size, size), Image.Resampling.LANCZOS) for p in pictures]
+    return torch.from_numpy(np.stack([np.asarray(i) for i in images])).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def patches_of(pictures: Tensor) -> Tensor:  # (N * H/8 * W/8, 192)
+    """All 8 x 8 patches of pictures (N, 3, H, W), channel first within a patch."""
+    return unfold(pictures, PATCH, stride=PATCH).transpose(1, 2).flatten(0, 1)
+
+
+def fit_encoder(model: PatchAutoencoder, pictures: Tensor) -> None:
+    """Principal components of the patches, scaled so that latents have mean square 1 over all channels."""
+    patches = patches_of(pictures).double()
+    mean = patches.mean(0)
+    variance, directions = torch.linalg.eigh((patches - mean).T @ (patches - mean) / len(patches))
+    channels = model.config.latent_channels
+    sigma, basis = variance.flip(0)[:channels].sqrt(), directions.flip(1)[:, :channels].T  # (C,), (C, 192)
+    projection = basis / sigma[:, None] ** WHITENING
+    projection = projection / (sigma ** (2 - 2 * WHITENING)).mean().sqrt()
+    model.encoder.weight.data = projection.view(channels, 3, PATCH, PATCH).float()
+    model.encoder.bias.data = -(projection @ mean).float()
+
+
+def fit_decoder(model: PatchAutoencoder, pictures: Tensor) -> None:
+    """Least squares from the 3 x 3 latents around a patch (plus a constant) to its 192 values."""
+    around = unfold(pad(model.encoder(pictures), (1, 1, 1, 1), mode="replicate"), 3)  # (N, 9C, h * w)
+    inputs = around.transpose(1, 2).flatten(0, 1).double()
+    inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)
+    gram = inputs.T @ inputs
+    gram += RIDGE * len(inputs) * torch.eye(len(gram), dtype=gram.dtype)
+    solution = torch.linalg.solve(gram, inputs.T @ patches_of(pictures).double())  # (9C + 1, 192)
+    model.decoder.weight.data = solution[:-1].T.reshape(model.decoder.weight.shape).float()
+    model.decoder.bias.data = solution[-1].float()
+
+
+def main() -> None:
+    parser = work_parser("Computes the patch autoencoder and the latents.")
+    parser.add_argument("--channels", type=int, default=16, help="latent channels")
+    args = parser.parse_args()
+    pictures = np.load(args.work / "pictures.npz")["pictures"]
+    model = PatchAutoencoder(latent_channels=args.channels)
+    with torch.no_grad():
+        by_size = {size: resized(pictures, size) for size in SIZES}
+        fit_encoder(model, by_size[256])
+        fit_decoder(model, by_size[256])
+        for size, images in by_size.items():
+            latents = model.encoder(images)
+            torch.save(latents.contiguous(), args.work / f"latents_{size}.pt")
+            error = mse_loss(model(images).sample.clamp(-1, 1), images)
+            print(f"{size} px: {tuple(latents.shape)}, mean square {latents.square().mean():.3f}, "
+                  f"reconstruction {10 * torch.log10(4 / error):.1f} dB")  # fmt: skip
+    model.save_pretrained(args.work / "autoencoder")
+
+
+if __name__ == "__main__":
+    main()
