@@ -11,7 +11,7 @@ from torch import nn
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import AlreadyAppliedError, ConfigError, UnsupportedModelError
 from tokenmerge.models import family_of
-from tokenmerge.sites import RootSite, root_site_of
+from tokenmerge.root import RootSite, root_site_of
 
 if TYPE_CHECKING:
     from tokenmerge.explain import Explanation

@@ -120,6 +120,11 @@ class MergeConfig:
         for part in self.parts:
             self._check_choice("parts", part, self.allowed_parts)
         self._check_choice("scope", self.scope, self.scopes)
+        if self.scope != "site" and set(self.parts) != set(self.allowed_parts):
+            raise ConfigError(
+                f"parts is {self.parts!r} and scope is {self.scope!r}: merging whole blocks merges every part, so leave "
+                f"parts out, or set scope='site'."
+            )
         self._check_choice("share", self.share, ("layer", "level", "model"))
         self._check_whole("select_every", self.select_every, least=1)
         self._check_whole("min_tokens", self.min_tokens, least=0)

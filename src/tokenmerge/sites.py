@@ -1,4 +1,4 @@
-"""Hooks: plain PyTorch forward hooks that put operators into a model and take them out again.
+"""Hooks: plain PyTorch forward hooks that put operators into a model.
 
 Four kinds, from the outside in: the root model (which step is it?), the owner of a stack (which grid is it?), a block
 (refresh the plan; merge here under scope "block" and "stack"), a part of a block (merge here under scope "site").
@@ -7,18 +7,23 @@ All are bound methods of plain objects, so deepcopy copies them with the model a
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
-from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
-from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError
-from tokenmerge.models.base import Block, Family, Part, Stack
-from tokenmerge.plan import GroupPlan, MergePlan
+from tokenmerge.config import CannotMerge, Layout, Operator, Operators, Place
+from tokenmerge.errors import ConfigError, MergeRuntimeError
+from tokenmerge.models.base import Block, Part, Stack
+from tokenmerge.ops.regions import Regions
+from tokenmerge.plan import GroupPlan
+
+if TYPE_CHECKING:
+    from tokenmerge.root import RootSite
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -31,50 +36,101 @@ class PartSite:
         self.part = part
         self.block = block
         self.active = False  # set when the grid is known
-        self.seen = 0  # tokens the part's module got in its last call
+        self.seen: int | None = None  # tokens the part ran on in its last call
+        self._modules: list[nn.Module] = []
+        self._handles: list[RemovableHandle] = []
 
-    def attach(self) -> list[RemovableHandle]:
-        module = self.block.block.module.get_submodule(self.part.module)
-        return [
-            module.register_forward_pre_hook(self.enter, with_kwargs=True),
-            module.register_forward_hook(self.leave),
-        ]
+    def attach(self) -> None:
+        """Hook into the modules as they are now; again where one has been replaced, as LoRA does with layers."""
+        modules = self._current_modules()
+        if all(old is new for old, new in zip(self._modules, modules, strict=False)) and self._handles:
+            return
+        self.detach()
+        self._modules = modules
+        entrance, attention, exit_ = modules
+        if self.block.stack.root.config.scope == "site":
+            if self.part.enters_at == "input":
+                self._handles.append(entrance.register_forward_pre_hook(self.enter, with_kwargs=True))
+            else:
+                self._handles.append(entrance.register_forward_hook(self.enter_output))
+            self._handles.append(exit_.register_forward_hook(self.leave))
+        if "self" in self.part.kinds:
+            # After the entrance, where that is the same module: it has to see how many keys are left.
+            self._handles.append(attention.register_forward_pre_hook(self.attend, with_kwargs=True))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _current_modules(self) -> list[nn.Module]:
+        part = self.part
+        names = part.module, part.attention or part.module, part.leaves or part.module
+        return [self.block.block.module.get_submodule(name) for name in names]
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         if not self.active:
             return None
-        tokens, put = _take(args, kwargs)
-        if tokens.shape[1] != self.block.stack.tokens:
-            raise MergeRuntimeError(
-                f"{self.block.block.name}.{self.part.module} was given {tokens.shape[1]} of the "
-                f"{self.block.stack.tokens} tokens of its grid. If feed-forward chunking is on, turn it off with "
-                f"disable_forward_chunking(), or leave 'mlp' out of parts."
-            )
+        tokens = _tokens(args, kwargs)
         operators = self.block.operators
-        kwargs = dict(kwargs)
-        if self.part.own_keys:
-            self._merge_keys(tokens, operators, kwargs)
-        merged = tokens if operators.queries is None else operators.queries.merge(tokens)
-        if not torch.compiler.is_compiling():
-            self.seen = merged.shape[1]
-        return put(merged, kwargs)
+        if self.part.own_keys and operators.keys is not operators.queries:
+            keys = tokens if operators.keys is None else operators.keys.merge(tokens)
+            kwargs = {**kwargs, "encoder_hidden_states": keys}
+        return _with_tokens(args, kwargs, self._merge(tokens))
 
-    def _merge_keys(self, tokens: Tensor, operators: Operators, kwargs: Kwargs) -> None:
-        keys = operators.keys
-        if keys is not operators.queries:
-            kwargs["encoder_hidden_states"] = tokens if keys is None else keys.merge(tokens)
-        if kwargs.get("attention_mask") is not None:
-            raise MergeRuntimeError(
-                f"{self.block.block.name}.{self.part.module} was given an attention mask over image tokens, which "
-                f"merging cannot follow: leave 'self' out of parts."
-            )
-        if self.block.stack.root.config.proportional and keys is not None and keys.mass is not None:
-            kwargs["attention_mask"] = keys.mass.log().to(tokens.dtype).unsqueeze(1)  # (B, 1, M)
+    def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
+        return _with_output(output, 0, self._merge(_output(output, 0))) if self.active else None
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
-        if not self.active or (queries := self.block.operators.queries) is None:
+        queries = self.block.operators.queries if self.active else None
+        if queries is None:
             return None
-        return queries.unmerge(output)
+        stack = self.block.stack
+        merged = _output(output, 0)
+        return _with_output(output, 0, stack.on_grid_tokens(queries.unmerge, merged, stack.kept))
+
+    def _merge(self, tokens: Tensor) -> Tensor:
+        stack = self.block.stack
+        if tokens.shape[1] < stack.tokens:
+            raise MergeRuntimeError(
+                f"{self.block.block.name}.{self.part.module} was given {tokens.shape[1]} of the {stack.tokens} tokens "
+                f"of its grid. If feed-forward chunking is on, turn it off with disable_forward_chunking(), or leave "
+                f"'mlp' out of parts."
+            )
+        queries = self.block.operators.queries
+        merged = tokens if queries is None else stack.on_grid_tokens(queries.merge, tokens, stack.tokens)
+        if not torch.compiler.is_compiling():
+            self.seen = merged.shape[1]
+        return merged
+
+    def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        """Tell the attention what its merged tokens stand for, and where they are."""
+        if not self.active:
+            return None
+        keys = self.block.operators.keys
+        kwargs = dict(kwargs)
+        if self.block.stack.root.config.scope == "site":
+            self.block.place_rotary(kwargs, self.block.operators.queries)
+        if keys is None or keys.mass is None or not self.block.stack.root.weighs(self.part):
+            return args, kwargs
+        if kwargs.get("attention_mask") is not None:
+            raise MergeRuntimeError(
+                f"{self.block.block.name} was given an attention mask over image tokens, which merging cannot follow: "
+                f"leave 'self' out of parts."
+            )
+        kwargs["attention_mask"] = self._key_weights(keys.mass, _tokens(args, kwargs), kwargs)
+        return args, kwargs
+
+    def _key_weights(self, mass: Tensor, tokens: Tensor, kwargs: Kwargs) -> Tensor:
+        """log(how many tokens a key stands for), 0 for text and other unmerged tokens (design: proportional)."""
+        text = kwargs.get("encoder_hidden_states")
+        weights = mass.log().to(tokens.dtype)
+        if self.part.text != "none" or not self.part.own_keys:
+            extra = 0 if text is None else text.shape[1]
+            others = tokens.shape[1] - mass.shape[1]
+            behind = self.block.stack.trailing + (extra if self.part.text == "last" else 0)
+            weights = functional.pad(weights, (others + extra - behind, behind))
+        return weights[:, None] if self.part.mask == "3d" else weights[:, None, None]
 
 
 class BlockSite:
@@ -83,22 +139,28 @@ class BlockSite:
     def __init__(self, block: Block, stack: StackSite, index: int, count: int) -> None:
         self.block = block
         self.stack = stack
-        self.place = Place(block.name, index, count)
-        self.parts = [PartSite(part, self) for part in block.parts if part.kind in stack.root.config.parts]
-        self.first_of_run = self.last_of_run = True  # of neighbours that are all merged
+        self.index = index
+        self.count = count
+        self.parts = [PartSite(part, self) for part in chosen_parts(block.parts, stack.root.config.parts)]
+        self.first_of_run = self.last_of_run = True  # among neighbours that are all merged
         self.active = False
+        self.place = Place(block.name, index, count)
         self.group = GroupPlan()
-        self.entered: tuple[Tensor, Tensor] | None = None  # tokens before and after merging, until they leave
+        self._handles: list[RemovableHandle] = []
 
-    def attach(self) -> list[RemovableHandle]:
-        handles = [
+    def attach(self) -> None:
+        self._handles = [
             self.block.module.register_forward_pre_hook(self.enter, with_kwargs=True),
             self.block.module.register_forward_hook(self.leave),
         ]
-        if self.stack.root.config.scope == "site":
-            for part in self.parts:
-                handles += part.attach()
-        return handles
+        for part in self.parts:
+            part.attach()
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for part in self.parts:
+            part.detach()
 
     @property
     def operators(self) -> Operators:
@@ -109,47 +171,87 @@ class BlockSite:
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         if not self.active:
             return None
-        tokens, put = _take(args, kwargs)
-        if self.first_of_run and self.stack.reorders:
-            tokens = self.stack.regions.gather(tokens)
-        scope = self.stack.root.config.scope
-        if scope != "stack" or self.first_of_run:
+        stack = self.stack
+        begins = self.first_of_run or stack.root.interleaved
+        tokens = _tokens(args, kwargs)
+        kwargs = dict(kwargs)
+        if stack.reorders:
+            if begins:
+                tokens = stack.on_grid_tokens(stack.regions.gather, tokens, stack.tokens)
+            self._rotary_at(kwargs, stack.regions.order, stack.tokens)
+        scope = stack.root.config.scope
+        if scope != "stack" or begins:
             self._refresh(tokens)
             if scope != "site":
-                queries = self.operators.queries
-                assert queries is not None
-                merged = queries.merge(tokens)
-                # Kept by the run's last block, so that what merging blurred stays sharp: x + U(T(Mx) - Mx).
-                self.stack.entered = (tokens, merged)
-                tokens = merged
-        return put(tokens, kwargs)
+                tokens = self._merge(tokens)
+        if scope != "site":
+            self.place_rotary(kwargs, self.operators.queries)
+        return _with_tokens(args, kwargs, tokens)
+
+    def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
+        if not self.active:
+            return None
+        stack = self.stack
+        ends = self.last_of_run or stack.root.interleaved
+        scope = stack.root.config.scope
+        tokens = _output(output, self.block.output)
+        if scope == "block" or (scope == "stack" and ends):
+            tokens = self._unmerge(tokens)
+        if ends and stack.reorders:
+            tokens = stack.on_grid_tokens(stack.regions.scatter, tokens, stack.tokens)
+        return _with_output(output, self.block.output, tokens)
 
     def _refresh(self, tokens: Tensor) -> None:
         due = self.group.current
         if not (due.select_due or due.weights_due):
             return
+        stack = self.stack
         previous = None if due.select_due else due.operators
-        layout = self.stack.layout
-        assert layout is not None
-        due.operators = self.stack.root.config.plan(tokens, layout, self.place, previous)
+        assert stack.layout is not None
+        grid_tokens = tokens[:, : stack.tokens]
+        due.operators = stack.root.config.plan(grid_tokens, stack.layout, self.place, previous)
         if not torch.compiler.is_compiling():
-            self.stack.root.count_refresh(selected=previous is None)
+            stack.root.count_refresh(selected=previous is None)
         due.select_due = due.weights_due = False
 
-    def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
-        if not self.active:
-            return None
-        scope = self.stack.root.config.scope
-        if scope == "block" or (scope == "stack" and self.last_of_run):
-            assert self.stack.entered is not None
-            tokens, merged = self.stack.entered
-            self.stack.entered = None
-            queries = self.operators.queries
-            assert queries is not None
-            output = tokens + queries.unmerge(output - merged)
-        if self.last_of_run and self.stack.reorders:
-            output = self.stack.regions.scatter(output)
-        return output
+    def _merge(self, tokens: Tensor) -> Tensor:
+        queries = self.operators.queries
+        assert queries is not None
+        merged = self.stack.on_grid_tokens(queries.merge, tokens, self.stack.tokens)
+        # Kept until the run ends, so that what merging blurred stays sharp: x + U(T(Mx) - Mx).
+        self.stack.entered = tokens, merged
+        if not torch.compiler.is_compiling():
+            for part in self.parts:
+                part.seen = merged.shape[1]
+        return merged
+
+    def _unmerge(self, output: Tensor) -> Tensor:
+        queries = self.operators.queries
+        assert queries is not None
+        assert self.stack.entered is not None
+        tokens, merged = self.stack.entered
+        self.stack.entered = None
+        return tokens + self.stack.on_grid_tokens(queries.unmerge, output - merged, self.stack.kept)
+
+    def place_rotary(self, kwargs: Kwargs, operator: Operator | None) -> None:
+        """Give position embeddings only at the tokens that are left."""
+        if self.block.rotary is None or operator is None:
+            return
+        if operator.destinations is None:
+            raise MergeRuntimeError(
+                f"{type(self.stack.root.config).__name__} keeps tokens that sit nowhere on the grid, which a model "
+                f"with rotary position embeddings cannot use: choose ToMA."
+            )
+        self._rotary_at(kwargs, operator.destinations[0], self.stack.tokens)
+
+    def _rotary_at(self, kwargs: Kwargs, places: Tensor, tokens: int) -> None:
+        rotary = self.block.rotary
+        if rotary is None or kwargs.get(rotary.argument) is None:
+            return
+        trailing = self.stack.trailing
+        if trailing:
+            places = torch.cat([places, torch.arange(tokens, tokens + trailing, device=places.device)])
+        kwargs[rotary.argument] = rotary.at(kwargs[rotary.argument], places, tokens + trailing)
 
 
 class StackSite:
@@ -160,52 +262,57 @@ class StackSite:
         self.root = root
         self.blocks: list[BlockSite] = []  # those not skipped
         self.grid: tuple[int, ...] | None = None
-        self.positional: tuple[str, ...] = ()
-        self.tokens = 0
-        self.layout: Layout | None = None
         self.reason = "not called yet"  # why nothing is merged here, where nothing is
+        self.entered: tuple[Tensor, Tensor] | None = None  # a run's tokens before and after merging
+        self.layout: Layout | None = None
+        self.tokens = self.kept = self.trailing = 0
         self.reorders = False
-        self.entered: tuple[Tensor, Tensor] | None = None
+        self._settled_for: Hashable = None
+        self._handles: list[RemovableHandle] = []
 
-    def attach(self) -> list[RemovableHandle]:
-        handles = [self.stack.owner.register_forward_pre_hook(self.enter, with_kwargs=True)]
+    def attach(self) -> None:
+        self._handles = [self.stack.owner.register_forward_pre_hook(self.enter, with_kwargs=True)]
         for block in self.blocks:
-            handles += block.attach()
-        return handles
+            block.attach()
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for block in self.blocks:
+            block.detach()
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         grid = self.stack.grid(args, kwargs)
-        if grid != self.grid or self.root.positional != self.positional:
-            self.settle(grid, self.root.positional, _device_of(args, kwargs))
+        self.trailing = self.stack.trailing(args, kwargs)
+        device = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)).device
+        if (grid, device, self.root.positional) != self._settled_for:
+            self._settle(grid, device)
+            self._settled_for = grid, device, self.root.positional
 
-    def settle(self, grid: tuple[int, ...], positional: tuple[str, ...], device: torch.device) -> None:
+    def _settle(self, grid: tuple[int, ...], device: torch.device) -> None:
         """Fix everything that depends on the grid alone."""
-        config = self.root.config
-        self.grid, self.positional = grid, positional
-        self.tokens = 1
-        for side in grid:
-            self.tokens *= side
+        positional = self.root.positional
+        self.grid = grid
+        self.tokens = math.prod(grid)
         self.layout, self.reason = self._layout(grid)
-        parts_left_alone = set(positional)
-        if parts_left_alone and config.scope != "site" and self.layout is not None:
+        if positional and self.root.config.scope != "site" and self.layout is not None:
             raise MergeRuntimeError(
                 f"this call looks tokens up by position in {', '.join(positional)}-attention (IP-Adapter masks do), "
                 f"which merging whole blocks would shorten: use scope='site'."
             )
         regions = None if self.layout is None else self.layout.regions
-        self.reorders = (
-            regions is not None and not regions.natural and not regions.padded and not positional
-        )
+        # A padded order is longer than the grid, so tokens cannot stay in it between parts.
+        self.reorders = regions is not None and not (regions.natural or regions.padded or positional)
+        if self.layout is not None:
+            self.kept = self.layout.kept
         if regions is not None:
-            self.regions = regions.to(device)
+            self.regions: Regions = regions.to(device)
         for block in self.blocks:
             block.active = self.layout is not None
-            block.place = Place(
-                block.place.name, block.place.index, block.place.count, in_region_order=self.reorders
-            )
+            block.place = Place(block.block.name, block.index, block.count, self.reorders, self.stack.one_for_batch)
             block.group = self.root.plan.group(self._group_key(block, grid))
             for part in block.parts:
-                part.active = block.active and self._part_merges(part.part, parts_left_alone)
+                part.active = block.active and self._merges_in(part.part)
 
     def _layout(self, grid: tuple[int, ...]) -> tuple[Layout | None, str]:
         config = self.root.config
@@ -218,13 +325,12 @@ class StackSite:
         except ConfigError as error:
             raise ConfigError(f"{self.stack.name}: {error}") from None
 
-    def _part_merges(self, part: Part, left_alone: set[str]) -> bool:
+    def _merges_in(self, part: Part) -> bool:
         assert self.layout is not None
-        if part.kind in left_alone:
+        if set(part.kinds) & set(self.root.positional):
             return False
-        queries_merge = self.layout.kept < self.layout.tokens
-        keys_merge = part.own_keys and self.layout.kept_keys < self.layout.tokens
-        return queries_merge or keys_merge or self.layout.kept == self.layout.tokens == self.layout.kept_keys
+        only_keys = self.layout.kept == self.layout.tokens and self.layout.kept_keys < self.layout.tokens
+        return part.own_keys or not only_keys
 
     def _group_key(self, block: BlockSite, grid: tuple[int, ...]) -> Hashable:
         share = self.root.config.share
@@ -234,124 +340,37 @@ class StackSite:
         where = self.stack.level if share == "level" else ""
         return where, grid, self.reorders
 
-
-class RootSite:
-    """Attached to the model itself: follows the steps and refuses to do nothing in silence."""
-
-    def __init__(self, model: nn.Module, family: Family, config: MergeConfig) -> None:
-        self.model = model
-        self.family = family
-        self.config = config
-        self.plan = MergePlan(*config.refresh_every)
-        self.positional: tuple[str, ...] = ()
-        self.last_call: tuple[Args, Kwargs] | None = None
-        self.selections = self.weightings = self.calls = 0
-        self._handles: list[RemovableHandle] = []
-        self.stacks = self._build_stacks()
-
-    def _build_stacks(self) -> list[StackSite]:
-        stacks = self.family.stacks(self.model)
-        names = [block.name for stack in stacks for block in stack.blocks]
-        skipped = _skipped(self.config.skip_blocks, self.family.default_skip, names)
-        sites = []
-        for stack in stacks:
-            site = StackSite(stack, self)
-            previous: BlockSite | None = None
-            for block in stack.blocks:
-                if block.name in skipped:
-                    previous = None
-                    continue
-                current = BlockSite(block, site, names.index(block.name), len(names))
-                if previous is not None:
-                    previous.last_of_run = current.first_of_run = False
-                site.blocks.append(current)
-                previous = current
-            sites.append(site)
-        if not any(block.parts for site in sites for block in site.blocks):
-            raise NothingMergedError(
-                f"nothing would be merged in {type(self.model).__name__}: skip_blocks={self.config.skip_blocks!r} and "
-                f"parts={self.config.parts!r} leave none of its {len(names)} blocks. Skip fewer blocks or name more parts."
-            )
-        return sites
-
-    def attach(self) -> None:
-        self._handles = [self.model.register_forward_pre_hook(self.enter, with_kwargs=True)]
-        for stack in self.stacks:
-            self._handles += stack.attach()
-        self._handles.append(self.model.register_forward_hook(self.leave))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    @torch.compiler.disable
-    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
-        call = self.family.read_call(args, kwargs)
-        self.positional = call.positional
-        self.calls += 1
-        self.plan.begin_call(call.timestep, call.signature)
-        self.last_call = _shapes_of(args), _shapes_of(kwargs)
-
-    @torch.compiler.disable
-    def leave(self, module: nn.Module, args: Args, output: Any) -> None:
-        for stack in self.stacks:
-            stack.entered = None
-        if not any(stack.layout is not None and stack.blocks for stack in self.stacks):
-            reasons = "; ".join(dict.fromkeys(f"{_by(s.grid)}: {s.reason}" for s in self.stacks if s.blocks))
-            raise NothingMergedError(
-                f"nothing was merged at this image size ({reasons}). Use a larger image, lower min_tokens, or remove "
-                f"merging with handle.remove()."
-            )
-
-    def count_refresh(self, selected: bool) -> None:
-        self.selections += selected
-        self.weightings += 1
+    def on_grid_tokens(self, change: Any, tokens: Tensor, count: int) -> Tensor:
+        """Apply `change` to the `count` tokens of the grid, leaving text before and other tokens behind as they are."""
+        before = tokens.shape[1] - count - self.trailing
+        if before == 0 and self.trailing == 0:
+            whole: Tensor = change(tokens)
+            return whole
+        pieces = tokens.split([before, count, self.trailing], dim=1)
+        return torch.cat([pieces[0], change(pieces[1]), pieces[2]], dim=1)
 
 
-def root_site_of(model: nn.Module) -> RootSite | None:
-    """The root site attached to a model, if there is one: found by its hook, so a deepcopy knows its own."""
-    for hook in model._forward_pre_hooks.values():
-        owner = getattr(hook, "__self__", None)
-        if isinstance(owner, RootSite):
-            return owner
-    return None
+def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...]) -> list[Part]:
+    """The parts that hold nothing but the wanted kinds; one that holds several replaces those that hold fewer."""
+    wanted = [part for part in parts if set(part.kinds) <= set(kinds)]
+    return [part for part in wanted if not any(set(part.kinds) < set(other.kinds) for other in wanted)]
 
 
-def _take(args: Args, kwargs: Kwargs) -> tuple[Tensor, Any]:
-    """The tokens of a call, and how to put others in their place."""
-    if args:
-        return args[0], lambda tokens, kwargs: ((tokens, *args[1:]), kwargs)
-    return kwargs["hidden_states"], lambda tokens, kwargs: ((), {**kwargs, "hidden_states": tokens})
+def _tokens(args: Args, kwargs: Kwargs) -> Tensor:
+    tokens: Tensor = args[0] if args else kwargs["hidden_states"]
+    return tokens
 
 
-def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
-    return next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)).device
+def _with_tokens(args: Args, kwargs: Kwargs, tokens: Tensor) -> tuple[Args, Kwargs]:
+    return ((tokens, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": tokens})
 
 
-def _shapes_of(value: Any) -> Any:
-    """The arguments of a call with every tensor replaced by an empty one of its shape: nothing is kept alive."""
-    if isinstance(value, Tensor):
-        return torch.empty_like(value, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(_shapes_of(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _shapes_of(item) for key, item in value.items()}
-    return value
+def _output(output: Any, position: int | None) -> Tensor:
+    tokens: Tensor = output if isinstance(output, Tensor) else output[position]
+    return tokens
 
 
-def _skipped(choice: int | tuple[str, ...] | None, default: int, names: list[str]) -> set[str]:
-    first = default if choice is None else choice
-    if isinstance(first, int):
-        return set(names[:first])
-    for pattern in first:
-        if not fnmatch.filter(names, pattern):
-            raise ConfigError(
-                f"skip_blocks has {pattern!r}, which matches no block: names look like {names[0]!r}, and * stands for "
-                f"anything."
-            )
-    return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in first)}
-
-
-def _by(grid: tuple[int, ...] | None) -> str:
-    return " x ".join(map(str, grid or ()))
+def _with_output(output: Any, position: int | None, tokens: Tensor) -> Any:
+    if isinstance(output, Tensor):
+        return tokens
+    return tuple(tokens if index == position else item for index, item in enumerate(output))

@@ -7,40 +7,62 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One stretch of a block that can run on merged tokens: from the input of a module to its output."""
+    """A stretch of a block that can run on merged tokens, from where they enter to where they leave.
 
-    kind: Literal["self", "cross", "mlp"]
-    module: str  # name inside the block
-    # Self-attention whose keys may come from elsewhere: it takes `encoder_hidden_states` and an additive
-    # `attention_mask` of shape (B, 1, keys).
-    own_keys: bool = False
+    Tokens come as (B, L, C), where the L hold the grid's tokens, perhaps with text before and others behind.
+    """
+
+    kinds: tuple[str, ...]  # what it holds: "self", "cross", "mlp"; one of several kinds replaces those of one
+    module: str  # tokens are merged at this module's input
+    leaves: str = ""  # and unmerged at the output of this one; the same module where empty
+    enters_at: Literal["input", "output"] = "input"  # "output": merged as they come out of `module`
+    attention: str = ""  # the attention module inside, where it is not `module` itself
+    own_keys: bool = False  # takes keys and values for its tokens from `encoder_hidden_states`, if given
+    # How the attention takes an additive mask over keys: (B, 1, keys), (B, 1, 1, keys), or not at all.
+    mask: Literal["none", "3d", "4d"] = "none"
+    text: Literal["none", "first", "last"] = "none"  # where joint attention puts the keys of `encoder_hidden_states`
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Position embeddings that blocks are given as an argument, one row a token."""
+
+    argument: str
+    # (embedding, places, tokens) -> the embedding with its `tokens` image rows replaced by those at `places`;
+    # rows of text stay. `places` is (M,): such embeddings have no batch axis.
+    at: Callable[[Any, Tensor, int], Any]
 
 
 @dataclass(frozen=True)
 class Block:
-    """A transformer block: takes (B, N, C) tokens as its first argument or as `hidden_states`, returns them."""
+    """A transformer block: takes (B, L, C) tokens as its first argument or as `hidden_states`, and returns them."""
 
     name: str
     module: nn.Module
     parts: tuple[Part, ...]
+    output: int | None = None  # where the tokens stand, if the block returns a tuple
+    rotary: Rotary | None = None
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Consecutive blocks on one grid, with nothing added to the tokens in between."""
+    """Consecutive blocks on one grid, with nothing added to the tokens in between (but see `Call.interleaved`)."""
 
     name: str
     level: str  # stacks with the same level share a plan under share="level"
     owner: nn.Module  # called before the blocks, with what is needed to tell the grid
     grid: Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]
     blocks: tuple[Block, ...]
+    one_for_batch: bool = False  # all samples keep the same tokens: rotary embeddings without a batch axis need it
+    # Tokens behind the grid's that are never merged, such as those of a reference image.
+    trailing: Callable[[Sequence[Any], Mapping[str, Any]], int] = lambda args, kwargs: 0
 
 
 @dataclass(frozen=True)
@@ -49,9 +71,12 @@ class Call:
 
     timestep: float | None
     signature: Hashable  # batch, size, dtype, device: a change of any forgets the plan
-    # Something given with this call looks tokens up by position inside blocks (IP-Adapter masks do, in
-    # cross-attention): tokens stay in grid order there, and those parts are left alone.
+    # Parts in which this call looks tokens up by position (IP-Adapter masks do, in cross-attention): those parts
+    # are left alone, and tokens stay in grid order.
     positional: tuple[str, ...] = ()
+    # Something is added to the tokens between blocks (ControlNets do, in transformers): each block must give back
+    # all tokens in grid order.
+    interleaved: bool = False
 
 
 class Family(Protocol):

@@ -38,7 +38,7 @@ class PixArtFamily:
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
         like = next(model.parameters())
-        new = {"device": like.device, "dtype": like.dtype}
+        new: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
         inputs: dict[str, Any] = {
             "hidden_states": torch.randn(batch, config.in_channels, size[0] // 8, size[1] // 8, **new),
             "timestep": torch.full((batch,), 500.0, device=like.device),

@@ -45,7 +45,7 @@ class UNetFamily:
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
         like = next(model.parameters())
-        new = {"device": like.device, "dtype": like.dtype}
+        new: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
         # 8 is how far every Stable Diffusion VAE shrinks an image; 77 is CLIP's sequence length.
         inputs: dict[str, Any] = {
             "sample": torch.randn(batch, config.in_channels, size[0] // 8, size[1] // 8, **new),
@@ -66,12 +66,18 @@ def basic_blocks(modules: Any, prefix: str) -> tuple[Block, ...]:
     """diffusers' `BasicTransformerBlock`s, which PixArt has too."""
     blocks = []
     for index, module in enumerate(modules):
-        parts = [Part("self", "attn1", own_keys=not module.only_cross_attention)]
+        parts = [_self_attention(module)]
         if module.attn2 is not None:
-            parts.append(Part("cross", "attn2"))
-        parts.append(Part("mlp", "ff"))
+            parts.append(Part(("cross",), "attn2"))
+        parts.append(Part(("mlp",), "ff"))
         blocks.append(Block(f"{prefix}.{index}", module, tuple(parts)))
     return tuple(blocks)
+
+
+def _self_attention(module: Any) -> Part:
+    if module.only_cross_attention:  # its keys are the text's
+        return Part(("self",), "attn1")
+    return Part(("self",), "attn1", own_keys=True, mask="3d")
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:

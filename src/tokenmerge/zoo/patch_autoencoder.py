@@ -41,13 +41,9 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
     ) -> None:
         super().__init__()
         self.encoder = nn.Conv2d(in_channels, latent_channels, PATCH, stride=PATCH)
-        self.decoder = nn.Conv2d(
-            latent_channels, out_channels * PATCH * PATCH, 3, padding=1, padding_mode="replicate"
-        )
+        self.decoder = nn.Conv2d(latent_channels, out_channels * PATCH * PATCH, 3, padding=1, padding_mode="replicate")
 
-    def encode(
-        self, x: Tensor, return_dict: bool = True
-    ) -> AutoencoderKLOutput | tuple[DiagonalGaussianDistribution]:
+    def encode(self, x: Tensor, return_dict: bool = True) -> AutoencoderKLOutput | tuple[DiagonalGaussianDistribution]:
         """Pictures (B, 3, H, W) in [-1, 1] -> a distribution without spread over latents (B, C, H/8, W/8)."""
         mean = self.encoder(x)
         # The pipelines ask for a distribution; this one always gives its mean.

@@ -1,0 +1,74 @@
+"""Where the embedded models lie, what they know, and whether their files are whole."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from pathlib import Path
+
+from tokenmerge.errors import ModelLoadError
+
+NAMES = ("emoji-sd", "emoji-flux")
+WEIGHTS = Path(__file__).with_name("weights")
+CHECKSUMS = "checksums.json"
+CAPTIONS = "captions.json"
+
+
+def list_models() -> list[str]:
+    """Names that `load` accepts and whose weights are in this installation."""
+    return [name for name in NAMES if (WEIGHTS / name / CHECKSUMS).is_file()]
+
+
+def folder_of(name: str) -> Path:
+    """The folder of an embedded model, which `DiffusionPipeline.from_pretrained` loads as well."""
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ModelLoadError(f"There is no embedded model {name!r}; there are {' and '.join(NAMES)}.{hint}")
+    folder = WEIGHTS / name
+    if not (folder / CHECKSUMS).is_file():
+        raise ModelLoadError(
+            f"The weights of {name!r} are not in this installation; install the tokenmerge wheel, which holds them, "
+            "or make them with the commands in training/README.md."
+        )
+    return folder
+
+
+def known_captions(name: str) -> list[str]:
+    """Captions the model was trained on: the prompts it answers best."""
+    return list(json.loads((folder_of(name) / CAPTIONS).read_text())["captions"])
+
+
+def known_words(folder: Path) -> frozenset[str]:
+    """Words the model has seen in training, in lower case."""
+    return frozenset(json.loads((folder / CAPTIONS).read_text())["words"])
+
+
+def checksum(file: Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_checksums(folder: Path) -> None:
+    """Record every file of a finished model folder in its checksums.json."""
+    files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS)
+    sums = {file.relative_to(folder).as_posix(): checksum(file) for file in files}
+    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
+
+
+def verify(folder: Path) -> None:
+    """Raise `ModelLoadError` if a recorded file is missing or not what was recorded."""
+    try:
+        sums: dict[str, str] = json.loads((folder / CHECKSUMS).read_text())
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(
+            f"{folder / CHECKSUMS} is missing or unreadable, so the model cannot be checked; install tokenmerge again."
+        ) from error
+    for relative, expected in sums.items():
+        file = folder / relative
+        if not file.is_file():
+            raise ModelLoadError(f"{file} is missing; install tokenmerge again.")
+        if checksum(file) != expected:
+            raise ModelLoadError(f"{file} is damaged: its checksum is not the recorded one; install tokenmerge again.")
