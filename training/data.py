@@ -1,6 +1,6 @@
 """Makes the picture set: 3D emoji on white, 256 x 256, with captions from their Unicode names.
 
-    python training/data.py --work DIR
+    python -m training.data --work DIR
 
 Writes DIR/pictures.npz with `pictures` (N, 256, 256, 3) uint8 and DIR/captions.json with N captions.
 """
@@ -33,9 +33,7 @@ def default_work_dir() -> Path:
 
 def work_parser(description: str) -> argparse.ArgumentParser:
     """A parser with the option every training command shares."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--work", type=Path, default=default_work_dir(), help="folder for everything made here")
     return parser
 

@@ -1,6 +1,6 @@
 """Computes the patch autoencoder in closed form and the latents of every picture at 128, 256 and 512 px.
 
-    python training/latents.py --work DIR
+    python -m training.latents --work DIR
 
 The encoder projects 8 x 8 patches on their principal components, each divided by sigma ** 0.6, so that the coarse
 components keep more weight than the fine ones. The decoder is the ridge regression from 3 x 3 latent pixels back to
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from data import work_parser
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import mse_loss, pad, unfold
 
 from tokenmerge.zoo.patch_autoencoder import PATCH, PatchAutoencoder
+from training.data import work_parser
 
 SIZES = (128, 256, 512)
 WHITENING = 0.6

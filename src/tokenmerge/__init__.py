@@ -3,7 +3,7 @@
 from tokenmerge.api import Handle, apply, merged, remove
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.methods import LowerBound, ToMA
+from tokenmerge.methods import LowerBound, ToDo, ToFu, ToMA, ToMeSD
 from tokenmerge.models import register_family
 
 __version__ = "0.1.0"
@@ -12,7 +12,10 @@ __all__ = [
     "Handle",
     "LowerBound",
     "MergeConfig",
+    "ToDo",
+    "ToFu",
     "ToMA",
+    "ToMeSD",
     "TokenMergeError",
     "apply",
     "merged",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, UnsupportedModelError
 
 ALL_CROSS_ATTENTION = {
     "down_block_types": ("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
@@ -236,7 +236,11 @@ def build_from_config(
     """A diffusers model of any class from its configuration, without weights on "meta", else with random ones."""
     import diffusers
 
-    kind: Any = getattr(diffusers, class_name)
+    kind: Any = getattr(diffusers, class_name, None)
+    if kind is None:
+        raise UnsupportedModelError(
+            f"{class_name} is not a class of diffusers {diffusers.__version__}: update diffusers, or name another model."
+        )
     device = torch.device(device)
     default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:

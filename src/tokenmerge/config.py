@@ -137,6 +137,13 @@ class MergeConfig:
         """What becomes of a grid of tokens; raises CannotMerge with the reason where nothing would."""
         raise NotImplementedError
 
+    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
+        """`layout` for a level that is `downsample` times coarser, per side, than the model's finest.
+
+        Only methods that treat levels differently fill this in.
+        """
+        return self.layout(grid)
+
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are made anew."""
         raise NotImplementedError

@@ -83,6 +83,13 @@ class MergePlan:
             self._groups[key].begin(self._branch, *self._due())
         return self._groups[key]
 
+    def make_due(self, select: bool, weights: bool) -> None:
+        """Have the next call make new destinations or weights whatever the schedule says."""
+        for group in self._groups.values():
+            for branch in group.branches:
+                branch.select_due |= select
+                branch.weights_due |= weights or select
+
     def forget(self) -> None:
         """Drop every operator; the next call starts a generation."""
         self.step = 0

@@ -25,6 +25,7 @@ class RootSite:
         self.config = config
         self.plan = MergePlan(*config.refresh_every)
         self.positional: tuple[str, ...] = ()
+        self.fixed_order = ""
         self.interleaved = False
         self.last_call: tuple[Args, Kwargs] | None = None
         self.calls = self.selections = self.weightings = 0
@@ -34,7 +35,7 @@ class RootSite:
     def _build_stacks(self) -> list[StackSite]:
         stacks = self.family.stacks(self.model)
         names = [block.name for stack in stacks for block in stack.blocks]
-        skipped = _skipped(self.config.skip_blocks, self.family.default_skip, names)
+        skipped = _skipped(self.config.skip_blocks, self.family.default_skip(len(names)), names)
         sites = []
         for stack in stacks:
             site = StackSite(stack, self)
@@ -78,6 +79,7 @@ class RootSite:
                     part.attach()  # does nothing unless a layer has been replaced since the last call
         call = self.family.read_call(args, kwargs)
         self.positional = call.positional
+        self.fixed_order = call.fixed_order
         self.interleaved = call.interleaved
         self.calls += 1
         self.plan.begin_call(call.timestep, call.signature)

@@ -7,8 +7,9 @@ All are bound methods of plain objects, so deepcopy copies them with the model a
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
-from tokenmerge.config import CannotMerge, Layout, Operator, Operators, Place
+from tokenmerge.config import CannotMerge, Layout, Operators, Place
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.models.base import Block, Part, Stack
 from tokenmerge.ops.regions import Regions
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+Pieces = tuple[Tensor | None, Tensor, Tensor | None]
 
 
 class PartSite:
@@ -38,6 +40,7 @@ class PartSite:
         self.active = False  # set when the grid is known
         self.seen: int | None = None  # tokens the part ran on in its last call
         self._modules: list[nn.Module] = []
+        self._attention_arguments: tuple[str, ...] = ()
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
@@ -56,6 +59,7 @@ class PartSite:
             self._handles.append(exit_.register_forward_hook(self.leave))
         if "self" in self.part.kinds:
             # After the entrance, where that is the same module: it has to see how many keys are left.
+            self._attention_arguments = argument_names(attention)
             self._handles.append(attention.register_forward_pre_hook(self.attend, with_kwargs=True))
 
     def detach(self) -> None:
@@ -79,15 +83,13 @@ class PartSite:
         return _with_tokens(args, kwargs, self._merge(tokens))
 
     def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
-        return _with_output(output, 0, self._merge(_output(output, 0))) if self.active else None
+        return _changed(output, self.part.outputs, self._merge) if self.active else None
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
         queries = self.block.operators.queries if self.active else None
         if queries is None:
             return None
-        stack = self.block.stack
-        merged = _output(output, 0)
-        return _with_output(output, 0, stack.on_grid_tokens(queries.unmerge, merged, stack.kept))
+        return _changed(output, self.part.outputs, lambda tokens: self._on_grid(queries.unmerge, tokens, merged=True))
 
     def _merge(self, tokens: Tensor) -> Tensor:
         stack = self.block.stack
@@ -98,39 +100,64 @@ class PartSite:
                 f"'mlp' out of parts."
             )
         queries = self.block.operators.queries
-        merged = tokens if queries is None else stack.on_grid_tokens(queries.merge, tokens, stack.tokens)
+        merged = tokens if queries is None else self._on_grid(queries.merge, tokens, merged=False)
         if not torch.compiler.is_compiling():
             self.seen = merged.shape[1]
         return merged
+
+    def _on_grid(self, change: Callable[[Tensor], Tensor], tokens: Tensor, merged: bool) -> Tensor:
+        stack = self.block.stack
+        before, grid, behind = stack.pieces(tokens, stack.kept if merged else stack.tokens, self.part.text == "last")
+        return _joined(before, change(grid), behind)
 
     def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         """Tell the attention what its merged tokens stand for, and where they are."""
         if not self.active:
             return None
+        names = self._attention_arguments
+        rotary = self.block.block.rotary
+        if rotary is not None and self.block.stack.root.config.scope == "site":
+            name = rotary.attention_argument or rotary.argument
+            placed = self.block.placed(_given(names, args, kwargs, name))
+            args, kwargs = _with(names, args, kwargs, name, placed)
+        mask = self._mask(_given(names, args, kwargs, "attention_mask"), args, kwargs)
+        return (args, kwargs) if mask is None else _with(names, args, kwargs, "attention_mask", mask)
+
+    def _mask(self, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
+        """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
         keys = self.block.operators.keys
-        kwargs = dict(kwargs)
-        if self.block.stack.root.config.scope == "site":
-            self.block.place_rotary(kwargs, self.block.operators.queries)
-        if keys is None or keys.mass is None or not self.block.stack.root.weighs(self.part):
-            return args, kwargs
-        if kwargs.get("attention_mask") is not None:
+        mass = None if keys is None or not self.block.stack.root.weighs(self.part) else keys.mass
+        if keys is None or (mass is None and given is None):
+            return None
+        if given is not None and self.part.text == "none":
             raise MergeRuntimeError(
                 f"{self.block.block.name} was given an attention mask over image tokens, which merging cannot follow: "
                 f"leave 'self' out of parts."
             )
-        kwargs["attention_mask"] = self._key_weights(keys.mass, _tokens(args, kwargs), kwargs)
-        return args, kwargs
+        tokens = _tokens(args, kwargs)
+        kept = self.block.stack.kept_keys
+        weights = tokens.new_zeros(tokens.shape[0], kept) if mass is None else mass.log().to(tokens.dtype)
+        before, behind = self._other_keys(tokens, kept, args, kwargs)
+        weights = functional.pad(weights, (before, behind))
+        weights = weights[:, None] if self.part.mask == "3d" else weights[:, None, None]
+        return weights if given is None else weights + self._given_to_others(given, before, kept, behind)
 
-    def _key_weights(self, mass: Tensor, tokens: Tensor, kwargs: Kwargs) -> Tensor:
-        """log(how many tokens a key stands for), 0 for text and other unmerged tokens (design: proportional)."""
-        text = kwargs.get("encoder_hidden_states")
-        weights = mass.log().to(tokens.dtype)
-        if self.part.text != "none" or not self.part.own_keys:
-            extra = 0 if text is None else text.shape[1]
-            others = tokens.shape[1] - mass.shape[1]
-            behind = self.block.stack.trailing + (extra if self.part.text == "last" else 0)
-            weights = functional.pad(weights, (others + extra - behind, behind))
-        return weights[:, None] if self.part.mask == "3d" else weights[:, None, None]
+    def _other_keys(self, tokens: Tensor, kept: int, args: Args, kwargs: Kwargs) -> tuple[int, int]:
+        """How many keys that are not of the grid stand before and behind those of the grid."""
+        if self.part.own_keys:
+            return 0, 0
+        text = _given(self._attention_arguments, args, kwargs, "encoder_hidden_states")
+        others = tokens.shape[1] - kept + (0 if text is None else text.shape[1])
+        behind = others if self.part.text == "last" else self.block.stack.trailing
+        return others - behind, behind
+
+    @staticmethod
+    def _given_to_others(mask: Tensor, before: int, kept: int, behind: int) -> Tensor:
+        """The model's own mask (..., 1, keys) for keys that are not of the grid; it never hides those of the grid."""
+        if mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -math.inf)
+        grid = mask.new_zeros(*mask.shape[:-1], kept)
+        return torch.cat([mask[..., :before], grid, mask[..., mask.shape[-1] - behind :]], dim=-1)
 
 
 class BlockSite:
@@ -146,9 +173,11 @@ class BlockSite:
         self.active = False
         self.place = Place(block.name, index, count)
         self.group = GroupPlan()
+        self._arguments: tuple[str, ...] = ()
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
+        self._arguments = argument_names(self.block.module)
         self._handles = [
             self.block.module.register_forward_pre_hook(self.enter, with_kwargs=True),
             self.block.module.register_forward_hook(self.leave),
@@ -172,20 +201,17 @@ class BlockSite:
         if not self.active:
             return None
         stack = self.stack
+        scope = stack.root.config.scope
         begins = self.first_of_run or stack.root.interleaved
         tokens = _tokens(args, kwargs)
-        kwargs = dict(kwargs)
-        if stack.reorders:
-            if begins:
-                tokens = stack.on_grid_tokens(stack.regions.gather, tokens, stack.tokens)
-            self._rotary_at(kwargs, stack.regions.order, stack.tokens)
-        scope = stack.root.config.scope
+        if stack.reorders and begins:
+            before, grid, behind = stack.pieces(tokens, stack.tokens)
+            tokens = _joined(before, stack.regions.gather(grid), behind)
         if scope != "stack" or begins:
             self._refresh(tokens)
             if scope != "site":
                 tokens = self._merge(tokens)
-        if scope != "site":
-            self.place_rotary(kwargs, self.operators.queries)
+        args, kwargs = self._place_rotary(args, kwargs)
         return _with_tokens(args, kwargs, tokens)
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
@@ -194,12 +220,19 @@ class BlockSite:
         stack = self.stack
         ends = self.last_of_run or stack.root.interleaved
         scope = stack.root.config.scope
-        tokens = _output(output, self.block.output)
-        if scope == "block" or (scope == "stack" and ends):
-            tokens = self._unmerge(tokens)
-        if ends and stack.reorders:
-            tokens = stack.on_grid_tokens(stack.regions.scatter, tokens, stack.tokens)
-        return _with_output(output, self.block.output, tokens)
+        unmerges = scope == "block" or (scope == "stack" and ends)
+        if not unmerges and not (ends and stack.reorders):
+            return None
+
+        def restored(tokens: Tensor) -> Tensor:
+            before, grid, behind = stack.pieces(tokens, stack.kept if unmerges else stack.tokens)
+            if unmerges:
+                grid = self._unmerge(grid)
+            if ends and stack.reorders:
+                grid = stack.regions.scatter(grid)
+            return _joined(before, grid, behind)
+
+        return _changed(output, (self.block.output,), restored)
 
     def _refresh(self, tokens: Tensor) -> None:
         due = self.group.current
@@ -208,7 +241,7 @@ class BlockSite:
         stack = self.stack
         previous = None if due.select_due else due.operators
         assert stack.layout is not None
-        grid_tokens = tokens[:, : stack.tokens]
+        grid_tokens = stack.pieces(tokens, stack.tokens)[1]
         due.operators = stack.root.config.plan(grid_tokens, stack.layout, self.place, previous)
         if not torch.compiler.is_compiling():
             stack.root.count_refresh(selected=previous is None)
@@ -217,13 +250,15 @@ class BlockSite:
     def _merge(self, tokens: Tensor) -> Tensor:
         queries = self.operators.queries
         assert queries is not None
-        merged = self.stack.on_grid_tokens(queries.merge, tokens, self.stack.tokens)
+        before, grid, behind = self.stack.pieces(tokens, self.stack.tokens)
+        merged = queries.merge(grid)
         # Kept until the run ends, so that what merging blurred stays sharp: x + U(T(Mx) - Mx).
-        self.stack.entered = tokens, merged
+        self.stack.entered = grid, merged
+        tokens = _joined(before, merged, behind)
         if not torch.compiler.is_compiling():
             for part in self.parts:
-                part.seen = merged.shape[1]
-        return merged
+                part.seen = tokens.shape[1]
+        return tokens
 
     def _unmerge(self, output: Tensor) -> Tensor:
         queries = self.operators.queries
@@ -231,27 +266,43 @@ class BlockSite:
         assert self.stack.entered is not None
         tokens, merged = self.stack.entered
         self.stack.entered = None
-        return tokens + self.stack.on_grid_tokens(queries.unmerge, output - merged, self.stack.kept)
+        return tokens + queries.unmerge(output - merged)
 
-    def place_rotary(self, kwargs: Kwargs, operator: Operator | None) -> None:
-        """Give position embeddings only at the tokens that are left."""
-        if self.block.rotary is None or operator is None:
-            return
-        if operator.destinations is None:
+    def _place_rotary(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Bring the position embeddings into the order of the tokens, and to those that are left."""
+        rotary = self.block.rotary
+        stack = self.stack
+        merges = stack.root.config.scope != "site"
+        if rotary is None or not (merges or stack.reorders):
+            return args, kwargs
+        rows = _given(self._arguments, args, kwargs, rotary.argument)
+        if stack.reorders:
+            rows = self._rows_at(rows, stack.regions.order)
+        if merges:
+            rows = self.placed(rows)
+        return _with(self._arguments, args, kwargs, rotary.argument, rows)
+
+    def placed(self, rows: Any) -> Any:
+        """Position embeddings of the tokens that are left."""
+        queries = self.operators.queries
+        if queries is None or self.block.rotary is None:
+            return rows
+        if queries.destinations is None:
             raise MergeRuntimeError(
                 f"{type(self.stack.root.config).__name__} keeps tokens that sit nowhere on the grid, which a model "
                 f"with rotary position embeddings cannot use: choose ToMA."
             )
-        self._rotary_at(kwargs, operator.destinations[0], self.stack.tokens)
+        return self._rows_at(rows, queries.destinations if self.block.rotary.per_sample else queries.destinations[0])
 
-    def _rotary_at(self, kwargs: Kwargs, places: Tensor, tokens: int) -> None:
-        rotary = self.block.rotary
-        if rotary is None or kwargs.get(rotary.argument) is None:
-            return
-        trailing = self.stack.trailing
+    def _rows_at(self, rows: Any, places: Tensor) -> Any:
+        """Rows of the grid's tokens at `places`, (M,) or (B, M), with those behind the grid as they are."""
+        if rows is None or self.block.rotary is None:
+            return rows
+        tokens, trailing = self.stack.tokens, self.stack.trailing
         if trailing:
-            places = torch.cat([places, torch.arange(tokens, tokens + trailing, device=places.device)])
-        kwargs[rotary.argument] = rotary.at(kwargs[rotary.argument], places, tokens + trailing)
+            behind = torch.arange(tokens, tokens + trailing, device=places.device)
+            places = torch.cat([places, behind.expand(*places.shape[:-1], trailing)], dim=-1)
+        return self.block.rotary.at(rows, places, tokens + trailing)
 
 
 class StackSite:
@@ -265,7 +316,7 @@ class StackSite:
         self.reason = "not called yet"  # why nothing is merged here, where nothing is
         self.entered: tuple[Tensor, Tensor] | None = None  # a run's tokens before and after merging
         self.layout: Layout | None = None
-        self.tokens = self.kept = self.trailing = 0
+        self.tokens = self.kept = self.kept_keys = self.trailing = 0
         self.reorders = False
         self._settled_for: Hashable = None
         self._handles: list[RemovableHandle] = []
@@ -285,32 +336,35 @@ class StackSite:
         grid = self.stack.grid(args, kwargs)
         self.trailing = self.stack.trailing(args, kwargs)
         device = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)).device
-        if (grid, device, self.root.positional) != self._settled_for:
+        settled_for = grid, device, self.root.positional, self.root.fixed_order, self.root.interleaved
+        if settled_for != self._settled_for:
             self._settle(grid, device)
-            self._settled_for = grid, device, self.root.positional
+            self._settled_for = settled_for
 
     def _settle(self, grid: tuple[int, ...], device: torch.device) -> None:
         """Fix everything that depends on the grid alone."""
-        positional = self.root.positional
+        fixed_order = self.root.fixed_order
+        if self.root.positional:
+            kinds = ", ".join(self.root.positional)
+            fixed_order = f"this call looks tokens up by position in {kinds}-attention (IP-Adapter masks do)"
         self.grid = grid
         self.tokens = math.prod(grid)
         self.layout, self.reason = self._layout(grid)
-        if positional and self.root.config.scope != "site" and self.layout is not None:
-            raise MergeRuntimeError(
-                f"this call looks tokens up by position in {', '.join(positional)}-attention (IP-Adapter masks do), "
-                f"which merging whole blocks would shorten: use scope='site'."
-            )
+        if fixed_order and self.root.config.scope != "site" and self.layout is not None:
+            raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
         regions = None if self.layout is None else self.layout.regions
         # A padded order is longer than the grid, so tokens cannot stay in it between parts.
-        self.reorders = regions is not None and not (regions.natural or regions.padded or positional)
+        self.reorders = regions is not None and not (regions.natural or regions.padded or fixed_order)
         if self.layout is not None:
-            self.kept = self.layout.kept
+            self.kept, self.kept_keys = self.layout.kept, self.layout.kept_keys
         if regions is not None:
             self.regions: Regions = regions.to(device)
+        run = ""
         for block in self.blocks:
+            run = block.block.name if block.first_of_run else run
             block.active = self.layout is not None
             block.place = Place(block.block.name, block.index, block.count, self.reorders, self.stack.one_for_batch)
-            block.group = self.root.plan.group(self._group_key(block, grid))
+            block.group = self.root.plan.group(self._group_key(block.block.name, run, grid))
             for part in block.parts:
                 part.active = block.active and self._merges_in(part.part)
 
@@ -319,7 +373,7 @@ class StackSite:
         if self.tokens < config.min_tokens:
             return None, f"{self.tokens} tokens, fewer than min_tokens={config.min_tokens}"
         try:
-            return config.layout(grid), ""
+            return config.layout_at(grid, self.stack.downsample), ""
         except CannotMerge as reason:
             return None, str(reason)
         except ConfigError as error:
@@ -332,22 +386,30 @@ class StackSite:
         only_keys = self.layout.kept == self.layout.tokens and self.layout.kept_keys < self.layout.tokens
         return part.own_keys or not only_keys
 
-    def _group_key(self, block: BlockSite, grid: tuple[int, ...]) -> Hashable:
+    def _group_key(self, block: str, run: str, grid: tuple[int, ...]) -> Hashable:
         share = self.root.config.share
         if share == "layer":
-            return block.block.name
+            # What is merged once for a run has one plan.
+            return run if self.root.config.scope == "stack" and not self.root.interleaved else block
         # Blocks in region order and blocks in grid order cannot read each other's operators.
         where = self.stack.level if share == "level" else ""
         return where, grid, self.reorders
 
-    def on_grid_tokens(self, change: Any, tokens: Tensor, count: int) -> Tensor:
-        """Apply `change` to the `count` tokens of the grid, leaving text before and other tokens behind as they are."""
-        before = tokens.shape[1] - count - self.trailing
-        if before == 0 and self.trailing == 0:
-            whole: Tensor = change(tokens)
-            return whole
-        pieces = tokens.split([before, count, self.trailing], dim=1)
-        return torch.cat([pieces[0], change(pieces[1]), pieces[2]], dim=1)
+    def pieces(
+        self, tokens: Tensor, count: int, text_last: bool = False
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Tokens before those of the grid, the `count` of the grid, and those behind; None where there are none."""
+        others = tokens.shape[1] - count
+        if others == 0:
+            return None, tokens, None
+        behind = others if text_last else self.trailing
+        pieces = torch.split(tokens, [others - behind, count, behind], dim=1)
+        return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
+
+
+def _joined(*pieces: Tensor | None) -> Tensor:
+    present = [piece for piece in pieces if piece is not None]
+    return present[0] if len(present) == 1 else torch.cat(present, dim=1)
 
 
 def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...]) -> list[Part]:
@@ -365,12 +427,27 @@ def _with_tokens(args: Args, kwargs: Kwargs, tokens: Tensor) -> tuple[Args, Kwar
     return ((tokens, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": tokens})
 
 
-def _output(output: Any, position: int | None) -> Tensor:
-    tokens: Tensor = output if isinstance(output, Tensor) else output[position]
-    return tokens
-
-
-def _with_output(output: Any, position: int | None, tokens: Tensor) -> Any:
+def _changed(output: Any, positions: tuple[int | None, ...], change: Callable[[Tensor], Tensor]) -> Any:
+    """A module's output with its tokens changed: all of it, or the items at `positions` of a tuple."""
     if isinstance(output, Tensor):
-        return tokens
-    return tuple(tokens if index == position else item for index, item in enumerate(output))
+        return change(output)
+    return tuple(change(item) if index in positions else item for index, item in enumerate(output))
+
+
+def argument_names(module: nn.Module) -> tuple[str, ...]:
+    """What the positional arguments of a module's forward are called."""
+    positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = inspect.signature(module.forward).parameters.values()
+    return tuple(parameter.name for parameter in parameters if parameter.kind in positional)
+
+
+def _given(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str) -> Any:
+    """An argument that may be given by position or by name."""
+    return args[names.index(name)] if name in names[: len(args)] else kwargs.get(name)
+
+
+def _with(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str, value: Any) -> tuple[Args, Kwargs]:
+    if name in names[: len(args)]:
+        position = names.index(name)
+        return (*args[:position], value, *args[position + 1 :]), kwargs
+    return args, {**kwargs, name: value}

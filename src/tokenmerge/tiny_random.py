@@ -44,7 +44,7 @@ def build_tiny_random() -> StableDiffusionPipeline:
             up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
             layers_per_block=1,
             cross_attention_dim=TEXT_WIDTH,
-            attention_head_dim=2,
+            attention_head_dim=1,  # diffusers: the number of heads
             norm_num_groups=8,
         )
         autoencoder = AutoencoderKL(

@@ -12,7 +12,7 @@ from tokenmerge.evaluation.errors import ExperimentError
 from tokenmerge.evaluation.strict_toml import TomlTable, read_toml, to_toml
 
 METRICS = ("mse", "psnr", "ssim", "lpips", "fid", "fid_real", "clip", "dino")
-DTYPES = ("float32", "float16", "bfloat16")
+DTYPES = ("auto", "float32", "float16", "bfloat16")
 LARGEST_SEED = 2**63 - 1
 MOST_VARIANTS = 200
 MOST_IMAGES = 2_000_000
@@ -23,7 +23,7 @@ class ModelChoice:
     """name: an embedded model, a local folder or a hub id; "" is the package's own default."""
 
     name: str = ""
-    dtype: str = "float32"
+    dtype: str = "auto"  # float32 on a CPU, half precision elsewhere
     device: str = "auto"
     threads: int = 0  # CPU threads; 0: torch's own choice, written down when the run begins, so that resuming repeats it
 
@@ -40,8 +40,12 @@ class SeedChoice:
     """values: each prompt with each of these seeds. Or `draw` seeds for each prompt, all from one number `start`."""
 
     values: tuple[int, ...] = ()
-    draw: int = 1
+    draw: int | None = None  # 1, where nothing is said
     start: int | None = None  # drawn when the run begins and written down, unless given
+
+    @property
+    def per_prompt(self) -> int:
+        return len(self.values) or self.draw or 1
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ def _sub(table: TomlTable, key: str, kind: type) -> TomlTable:
 def _model(table: TomlTable) -> ModelChoice:
     return ModelChoice(
         name=table.text("name", ""),
-        dtype=table.choice("dtype", "float32", DTYPES),
+        dtype=table.choice("dtype", "auto", DTYPES),
         device=table.text("device", "auto"),
         threads=table.whole("threads", 0, 0, 4096),
     )
@@ -177,7 +181,7 @@ def _seeds(table: TomlTable) -> SeedChoice:
         raise ExperimentError(f"values in [seeds] holds {_twice(values)} twice: each seed once.")
     return SeedChoice(
         values=values,
-        draw=table.whole("draw", 1, 1, 10_000),
+        draw=table.whole("draw", None, 1, 10_000) if "draw" in table else None,
         start=table.whole("start", None, 0, LARGEST_SEED) if "start" in table else None,
     )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tokenmerge.evaluation.experiment import SeedChoice
-from tokenmerge.evaluation.prompts import cut_prompt
 
 
 @dataclass(frozen=True)
@@ -19,11 +18,11 @@ class Pair:
     uncut: str | None = None  # the prompt as it was in the file, where it had to be cut
 
 
-def make_pairs(prompts: Sequence[str], seeds: SeedChoice, fits: Callable[[str], bool]) -> list[Pair]:
-    """Each prompt with each of its seeds. More prompts add pairs at the end and change none before."""
+def make_pairs(prompts: Sequence[str], seeds: SeedChoice, cut_of: Mapping[str, str]) -> list[Pair]:
+    """Each prompt, cut as `cut_of` says, with each of its seeds. More prompts add pairs at the end and change none."""
     pairs = []
     for index, prompt in enumerate(prompts):
-        cut = cut_prompt(prompt, fits)
+        cut = cut_of[prompt]
         for seed in seeds_of(seeds, index):
             pairs.append(Pair(f"{len(pairs):05d}", cut, seed, prompt if cut != prompt else None))
     return pairs
@@ -34,7 +33,7 @@ def seeds_of(seeds: SeedChoice, prompt_index: int) -> tuple[int, ...]:
     if seeds.values:
         return seeds.values
     assert seeds.start is not None, "a run draws its start number before its pairs"
-    digests = (hashlib.sha256(f"{seeds.start}/{prompt_index}/{k}".encode()).digest() for k in range(seeds.draw))
+    digests = (hashlib.sha256(f"{seeds.start}/{prompt_index}/{k}".encode()).digest() for k in range(seeds.per_prompt))
     return tuple(int.from_bytes(digest[:4]) for digest in digests)
 
 

@@ -11,7 +11,10 @@ from typing import Any
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.lower_bound import LowerBound
+from tokenmerge.methods.todo import ToDo
+from tokenmerge.methods.tofu import ToFu
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.methods.tomesd import ToMeSD
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ METHODS: dict[str, NamedMethod] = {
     "toma-tile": NamedMethod(ToMA.paper_tile, "the paper's ToMA-tile: selection and assignment per 8 x 8 tile"),
     "toma-block": NamedMethod(ToMA.paper_block, "the paper's ToMA*: merged once per block"),
     "toma-stack": NamedMethod(ToMA.stack, "ToMA merged once per run of blocks: the least overhead"),
+    "tomesd": NamedMethod(ToMeSD, "ToMeSD: similar tokens of the finest level averaged, self-attention only"),
+    "tofu": NamedMethod(ToFu, "ToFu: ToMeSD's matching, pruning early blocks and norm-preserving averages later"),
+    "todo": NamedMethod(ToDo, "ToDo: keys and values downsampled, queries whole; its ratio is 0.75 unless given"),
     "lower-bound": NamedMethod(LowerBound, "random projections: ruins the image, shows the best speed possible"),
 }
 

@@ -23,6 +23,8 @@ from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
 from tokenmerge.ops.similarity import unit_tokens
 
+SIMILARITY_STEPS = 4096
+
 
 @dataclass(frozen=True, kw_only=True)
 class ToMA(MergeConfig):
@@ -33,7 +35,7 @@ class ToMA(MergeConfig):
     tile: height and width of a tile in tokens (frames too, for video, in front). A stripe is rows of the grid with as
         many tokens. Small tiles are cheaper to select in and stay closer to the picture; the paper's is (8, 8).
     attend: where tokens are assigned to destinations: within their "region", or "global".
-    selector: "facility_location", or "random" and "grid" for comparison, or a function (see `tokenmerge.ops.selection`).
+    selector: "facility_location", "random" or "grid" for comparison, or a function (see `tokenmerge.ops.selection`).
     temperature: softness of the assignment. Small recovers hard merging by nearest destination; above 0.05 images blur.
     unmerge: "transpose" copies back and is fast; "pinv" is the least-squares inverse, slower, and rarely better.
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
@@ -110,7 +112,9 @@ class ToMA(MergeConfig):
         for field in ("ratio", "kv_ratio"):
             value = getattr(self, field)
             if not _is_number(value) or not 0 <= value < 1:
-                raise ConfigError(f"{field} is {value!r}: with kv_ratio set it takes a number from 0 up to, not including, 1.")
+                raise ConfigError(
+                    f"{field} is {value!r}: with kv_ratio set it takes a number from 0 up to, not including, 1."
+                )
         if self.ratio == 0 and self.kv_ratio == 0:
             raise ConfigError("ratio and kv_ratio are both 0, so nothing would be merged: raise one of them.")
 
@@ -171,6 +175,9 @@ class ToMA(MergeConfig):
     def _select(self, unit: Tensor, count: int, regions: Regions, one_for_batch: bool) -> Tensor:
         """(B, R, n, C) -> (B, R, count): places of the destinations within their regions."""
         similarity = unit @ unit.transpose(-1, -2)  # (B, R, n, n)
+        # Two tokens that are each other's nearest gain exactly the same. In steps this coarse sums are exact, so such a
+        # tie goes to the first of them, and not to rounding, which depends on the rest of the batch.
+        similarity = similarity.mul_(SIMILARITY_STEPS).round_().div_(SIMILARITY_STEPS)
         if regions.valid is None:
             available = torch.ones(similarity.shape[1:3], dtype=torch.bool, device=unit.device)
         else:
@@ -178,7 +185,7 @@ class ToMA(MergeConfig):
             similarity = similarity * available.unsqueeze(-2)  # padding need not be represented
         if one_for_batch:
             # Side by side the samples' tokens are all there is to represent, so gains add up over the batch.
-            similarity = torch.cat(similarity.split(1), dim=-1)
+            similarity = torch.cat(similarity.unbind(), dim=-1).unsqueeze(0)
         selector = self.selector if callable(self.selector) else SELECTORS[self.selector]
         return selector(similarity, count, available).expand(unit.shape[0], -1, -1)
 
@@ -210,7 +217,8 @@ def _by(sides: tuple[int, ...]) -> str:
 
 
 def _divisor_near(config: ToMA) -> int:
-    return max(d for d in range(1, config.select_every + 1) if config.select_every % d == 0 and d <= config.weights_every)
+    divisors = [d for d in range(1, config.select_every + 1) if config.select_every % d == 0]
+    return max(d for d in divisors if d <= config.weights_every)
 
 
 __all__ = ["Share", "ToMA"]

@@ -6,10 +6,11 @@ from torch import nn
 
 from tokenmerge.errors import UnsupportedModelError
 from tokenmerge.models.base import Family
+from tokenmerge.models.flux import FluxFamily
 from tokenmerge.models.pixart import PixArtFamily
 from tokenmerge.models.unet import UNetFamily
 
-FAMILIES: list[Family] = [UNetFamily(), PixArtFamily()]
+FAMILIES: list[Family] = [UNetFamily(), PixArtFamily(), FluxFamily()]
 
 
 def register_family(family: Family) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,17 +27,21 @@ class Part:
     own_keys: bool = False  # takes keys and values for its tokens from `encoder_hidden_states`, if given
     # How the attention takes an additive mask over keys: (B, 1, keys), (B, 1, 1, keys), or not at all.
     mask: Literal["none", "3d", "4d"] = "none"
-    text: Literal["none", "first", "last"] = "none"  # where joint attention puts the keys of `encoder_hidden_states`
+    # Where text stands in a sequence that holds both: "none" says that it never does.
+    text: Literal["none", "first", "last"] = "none"
+    outputs: tuple[int, ...] = (0,)  # which items hold tokens, where the module returns a tuple
 
 
 @dataclass(frozen=True)
 class Rotary:
     """Position embeddings that blocks are given as an argument, one row a token."""
 
-    argument: str
-    # (embedding, places, tokens) -> the embedding with its `tokens` image rows replaced by those at `places`;
-    # rows of text stay. `places` is (M,): such embeddings have no batch axis.
+    argument: str  # its name in the block
+    # (embedding, places, tokens) -> the embedding with its `tokens` image rows replaced by those at `places`, a
+    # (M,) or (B, M) tensor; rows of text stay.
     at: Callable[[Any, Tensor, int], Any]
+    attention_argument: str = ""  # its name in the attention module, where that is another
+    per_sample: bool = False  # it has a batch axis, so each sample can keep its own tokens
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class Block:
     rotary: Rotary | None = None
 
 
+def nothing_behind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class Stack:
     """Consecutive blocks on one grid, with nothing added to the tokens in between (but see `Call.interleaved`)."""
@@ -60,9 +68,15 @@ class Stack:
     owner: nn.Module  # called before the blocks, with what is needed to tell the grid
     grid: Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]
     blocks: tuple[Block, ...]
-    one_for_batch: bool = False  # all samples keep the same tokens: rotary embeddings without a batch axis need it
     # Tokens behind the grid's that are never merged, such as those of a reference image.
-    trailing: Callable[[Sequence[Any], Mapping[str, Any]], int] = lambda args, kwargs: 0
+    trailing: Callable[[Sequence[Any], Mapping[str, Any]], int] = nothing_behind
+    downsample: int = 1  # how much coarser, per side, its grid is than the finest that the model has
+    only_parts: str = ""  # why whole blocks cannot run on merged tokens, where they cannot
+
+    @property
+    def one_for_batch(self) -> bool:
+        """All samples must keep the same tokens: rotary embeddings without a batch axis need it."""
+        return any(block.rotary is not None and not block.rotary.per_sample for block in self.blocks)
 
 
 @dataclass(frozen=True)
@@ -74,28 +88,66 @@ class Call:
     # Parts in which this call looks tokens up by position (IP-Adapter masks do, in cross-attention): those parts
     # are left alone, and tokens stay in grid order.
     positional: tuple[str, ...] = ()
-    # Something is added to the tokens between blocks (ControlNets do, in transformers): each block must give back
-    # all tokens in grid order.
+    # Why blocks treat tokens by their place in the grid in this call, where they do (a timestep for each token, say):
+    # tokens stay in grid order, and only parts can be merged.
+    fixed_order: str = ""
+    # Blocks are left out, or something is added to the tokens between them (ControlNets do, in transformers): each
+    # block must give back all tokens in grid order.
     interleaved: bool = False
 
 
-class Family(Protocol):
-    """A family of models that tokenmerge knows."""
+class Family:
+    """A family of models that tokenmerge knows. A new one fills in the four methods that raise."""
 
-    name: str
-    default_skip: int
+    name: str = ""
+    cannot_weigh: str = ""  # why attention cannot weigh keys by what they stand for, where it cannot
+    # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
+    positions: tuple[str, ...] = ()
 
     def recognises(self, model: nn.Module) -> bool:
         """Is this model one of the family?"""
+        raise NotImplementedError
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         """Where its tokens can be merged."""
+        raise NotImplementedError
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """What the root model was called with."""
+        raise NotImplementedError
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         """Arguments of a call for an image of height x width pixels, on the model's device, for counting and timing."""
+        raise NotImplementedError
+
+    def default_skip(self, blocks: int) -> int:
+        """How many of the first blocks are left alone unless the user says otherwise."""
+        return 0
+
+
+def rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
+    """The last `tokens` rows of a position embedding replaced by those at `places`; rows of text before them stay.
+
+    rows: (S, D), or (B, S, ...) with one batch entry for all samples or one for each; places: (M,), or (B, M).
+
+    >>> rows_at(torch.arange(5.0)[:, None], torch.tensor([2, 0]), 3).flatten().tolist()
+    [0.0, 1.0, 4.0, 2.0]
+    """
+    axis = 0 if rows.dim() == 2 else 1
+    before, image = torch.split(rows, [rows.shape[axis] - tokens, tokens], dim=axis)
+    if places.dim() == 2:
+        samples = torch.arange(places.shape[0], device=places.device)[:, None]
+        image = image.expand(places.shape[0], *image.shape[1:])[samples, places]
+        before = before.expand(places.shape[0], *before.shape[1:])
+    else:
+        image = image.index_select(axis, places)
+    return torch.cat([before, image], dim=axis)
+
+
+def cos_sin_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    """`rows_at` for the pair of cosines and sines that most models pass."""
+    cos, sin = embedding
+    return rows_at(cos, places, tokens), rows_at(sin, places, tokens)
 
 
 def is_a(model: object, *class_names: str) -> bool:
@@ -115,8 +167,15 @@ def timestep_value(timestep: Any) -> float | None:
     Reading it waits for the device once per call of the model, never inside a block.
     """
     if isinstance(timestep, torch.Tensor):
-        return None if timestep.is_meta else float(timestep.flatten()[0])
+        # Tokens that are given, not made, may have a timestep of their own: 0.
+        return None if timestep.is_meta else float(timestep.max())
     return None if timestep is None else float(timestep)
+
+
+def new_like(model: nn.Module) -> dict[str, Any]:
+    """The device and dtype of a model's weights, as arguments for a new tensor."""
+    like = next(model.parameters())
+    return {"device": like.device, "dtype": like.dtype}
 
 
 def signature_of(tensor: torch.Tensor) -> Hashable:

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Call, Stack, argument, is_a, signature_of, timestep_value
+from tokenmerge.models.base import Call, Family, Stack, argument, is_a, signature_of, timestep_value
 from tokenmerge.models.unet import basic_blocks
 
 
-class PixArtFamily:
+class PixArtFamily(Family):
     """One stack of blocks over the patches of the latent; positions are added before the first."""
 
     name = "PixArt (alpha, Sigma)"
-    default_skip = 0
 
     def recognises(self, model: nn.Module) -> bool:
         return is_a(model, "PixArtTransformer2DModel")

@@ -8,19 +8,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Block, Call, Part, Stack, argument, is_a, signature_of, timestep_value
+from tokenmerge.models.base import Block, Call, Family, Part, Stack, argument, is_a, signature_of, timestep_value
 
 
-class UNetFamily:
+class UNetFamily(Family):
     """Every `Transformer2DModel` in the UNet is a stack; its input still has height and width."""
 
     name = "Stable Diffusion UNet (1.x, 2.x, SDXL)"
-    default_skip = 0
 
     def recognises(self, model: nn.Module) -> bool:
         return is_a(model, "UNet2DConditionModel")
 
     def stacks(self, model: nn.Module) -> list[Stack]:
+        transformers = {name: module for name, module in model.named_modules() if is_a(module, "Transformer2DModel")}
+        levels = len(model.down_blocks)  # type: ignore[arg-type]
+        finest = min((_depth(name, levels) for name in transformers), default=0)
         return [
             Stack(
                 name=name,
@@ -28,9 +30,9 @@ class UNetFamily:
                 owner=module,
                 grid=_grid,
                 blocks=basic_blocks(module.transformer_blocks, f"{name}.transformer_blocks"),
+                downsample=2 ** (_depth(name, levels) - finest),
             )
-            for name, module in model.named_modules()
-            if is_a(module, "Transformer2DModel")
+            for name, module in transformers.items()
         ]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
@@ -78,6 +80,14 @@ def _self_attention(module: Any) -> Part:
     if module.only_cross_attention:  # its keys are the text's
         return Part(("self",), "attn1")
     return Part(("self",), "attn1", own_keys=True, mask="3d")
+
+
+def _depth(name: str, levels: int) -> int:
+    """How often the UNet has halved its grid where a module stands, by the module's name."""
+    where, number, *_ = [*name.split("."), ""]
+    if where == "mid_block":
+        return levels - 1
+    return int(number) if where == "down_blocks" else levels - 1 - int(number)
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:

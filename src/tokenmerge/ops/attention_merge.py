@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
-def assignment_weights(
-    unit: Tensor, destinations: Tensor, temperature: float, valid: Tensor | None = None
-) -> Tensor:
+def assignment_weights(unit: Tensor, destinations: Tensor, temperature: float, valid: Tensor | None = None) -> Tensor:
     """A: how each token is shared out among the destinations of its group.
 
     unit          (G, n, C)  tokens of length one
@@ -18,6 +17,8 @@ def assignment_weights(
     """
     chosen = unit.gather(1, destinations.unsqueeze(-1).expand(-1, -1, unit.shape[-1]))
     weights = (chosen @ unit.transpose(-1, -2)).div_(temperature).softmax(dim=-2)
+    # A sharp softmax leaves numbers so small that CPUs multiply by them thirty times slower than by zero.
+    weights = functional.threshold(weights, 1e-12, 0.0)
     return weights if valid is None else weights * valid.unsqueeze(-2)
 
 
@@ -36,7 +37,8 @@ def unmerge_by_pinv(weights: Tensor) -> Tensor:
     merge = merge_matrix(weights)
     gram = merge @ merge.transpose(-1, -2)
     # The Gram matrix is singular where two destinations are alike, hence a pseudo-inverse of it as well.
-    return merge.transpose(-1, -2) @ torch.linalg.pinv(gram, hermitian=True)
+    inverse: Tensor = torch.linalg.pinv(gram, hermitian=True)
+    return merge.transpose(-1, -2) @ inverse
 
 
 def represented(weights: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...]) -> Regions:
     index = torch.arange(math.prod(grid)).view(grid)
     pieces = [index]
     for axis, sizes in enumerate(cuts):
-        pieces = [part for piece in pieces for part in piece.split(sizes, dim=axis)]
+        pieces = [part for piece in pieces for part in piece.split_with_sizes(sizes, dim=axis)]
     flat = [piece.reshape(-1) for piece in pieces]
     smallest, largest = min(map(len, flat)), max(map(len, flat))
     # Padding repeats a token of the same region: harmless wherever it is read, and never read where it matters.

@@ -12,10 +12,11 @@ def unit_tokens(tokens: Tensor) -> Tensor:
     Zero tokens stay zero and tokens that are not finite become zero, so a similarity is always a number in [-1, 1]
     and one broken token cannot poison the choice made for the others.
     """
-    finite = torch.nan_to_num(tokens.float(), nan=0.0, posinf=0.0, neginf=0.0)
-    # Scaling by the largest entry first keeps huge half-precision activations from overflowing when squared.
-    scaled = finite / finite.abs().amax(dim=-1, keepdim=True).clamp_min(1e-20)
-    return scaled / scaled.norm(dim=-1, keepdim=True).clamp_min(1e-20)
+    wide = tokens.float()
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    usable = length.isfinite() & (length > 0)
+    # `where` once more at the end, because infinity times zero is not zero.
+    return torch.where(usable, wide * length.reciprocal(), 0.0)
 
 
 def cosine_similarity(unit: Tensor) -> Tensor:

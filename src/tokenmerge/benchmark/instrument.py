@@ -1,0 +1,88 @@
+"""Times what merging itself costs inside a running model, by standing between the hooks and the method."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tokenmerge.benchmark.timing import Stopwatch
+from tokenmerge.config import Layout, MergeConfig, Operator, Operators, Place
+from tokenmerge.ops.regions import Regions
+
+
+class TimedConfig:
+    """A config that behaves as the one it holds, and puts a stopwatch on everything it makes."""
+
+    def __init__(self, config: MergeConfig, stopwatch: Stopwatch) -> None:
+        self._config = config
+        self._stopwatch = stopwatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+    def layout(self, grid: tuple[int, ...]) -> Layout:
+        layout = self._config.layout(grid)
+        if layout.regions is None:
+            return layout
+        return dataclasses.replace(layout, regions=cast(Regions, _TimedRegions(layout.regions, self._stopwatch)))
+
+    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+        with self._stopwatch.lap("plan"):
+            made = self._config.plan(tokens, layout, place, previous and _each(previous, _bare))
+        timed: dict[int, Operator] = {}
+
+        def wrap(operator: Operator | None) -> Operator | None:
+            # One object stays one object: hooks tell by that whether keys are merged apart from queries.
+            if operator is None:
+                return None
+            return timed.setdefault(id(operator), cast(Operator, _TimedOperator(operator, self._stopwatch)))
+
+        return _each(made, wrap)
+
+
+class _TimedOperator:
+    def __init__(self, operator: Operator, stopwatch: Stopwatch) -> None:
+        self.bare = operator
+        self._stopwatch = stopwatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bare, name)
+
+    def merge(self, tokens: Tensor) -> Tensor:
+        with self._stopwatch.lap("merge"):
+            return self.bare.merge(tokens)
+
+    def unmerge(self, tokens: Tensor) -> Tensor:
+        with self._stopwatch.lap("unmerge"):
+            return self.bare.unmerge(tokens)
+
+
+class _TimedRegions:
+    def __init__(self, regions: Regions, stopwatch: Stopwatch) -> None:
+        self._regions = regions
+        self._stopwatch = stopwatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._regions, name)
+
+    def to(self, device: torch.device) -> _TimedRegions:
+        return _TimedRegions(self._regions.to(device), self._stopwatch)
+
+    def gather(self, tokens: Tensor) -> Tensor:
+        with self._stopwatch.lap("reorder"):
+            return self._regions.gather(tokens)
+
+    def scatter(self, tokens: Tensor) -> Tensor:
+        with self._stopwatch.lap("reorder"):
+            return self._regions.scatter(tokens)
+
+
+def _each(operators: Operators, change: Any) -> Operators:
+    return dataclasses.replace(operators, queries=change(operators.queries), keys=change(operators.keys))
+
+
+def _bare(operator: Any) -> Any:
+    return operator.bare if isinstance(operator, _TimedOperator) else operator

@@ -1,0 +1,169 @@
+"""Results as Markdown tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from tokenmerge.benchmark.contenders import LIMIT, PACKAGE
+from tokenmerge.benchmark.result import Measurement, Result
+from tokenmerge.benchmark.summary import Row, summarise
+
+# In the README: the peer, then ToMA as recommended and as fast as it goes.
+HEADLINE = (PACKAGE, "toma", "toma-stack")
+TITLES = {PACKAGE: "tomesd 0.1.3", "toma": "ToMA", "toma-stack": "ToMA, once per stack"}
+
+
+def table_of(result: Result) -> str:
+    """The whole of one result."""
+    return {"model": _model_table, "ops": _ops_table, "scaling": _scaling_table}[result.kind](result)
+
+
+def title_of(result: Result) -> str:
+    """What was measured, in one line."""
+    asked = result.settings
+    if result.kind == "ops":
+        return f"Operations alone, batch {asked['batch']}, {asked['dtype']}"
+    if result.kind == "scaling":
+        return f"One {asked['channels']}-channel block of SDXL, batch {asked['batch']}, {asked['dtype']}"
+    words = [f"{asked['model']}, {_size(asked)} px, batch {asked['batch']}, {asked['dtype']}"]
+    if asked.get("blocks"):
+        words.append(f"cut to {' + '.join(map(str, asked['blocks']))} blocks")
+    if asked.get("compile"):
+        words.append(f"{asked['compile']} compiled")
+    return ", ".join(words)
+
+
+def machine_line(result: Result) -> str:
+    """Where and when, in one line."""
+    machine = result.machine
+    where = machine["accelerator"] or f"{machine['cpu']}, {machine['threads']} threads"
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("torch", "diffusers"))
+    return f"{where}; {versions}; {result.date[:10]}"
+
+
+def headline_table(results: Sequence[Result]) -> str:
+    """Speed-ups of whole models, a row for each model, size and ratio."""
+    rows = []
+    for result in (result for result in results if result.kind == "model"):
+        summary = summarise(result.measurements)
+        limit = _speedup(summary, LIMIT, None)
+        for ratio in sorted({row.measurement.ratio for row in summary} - {None}):  # type: ignore[type-var]
+            speedups = [_speedup(summary, method, ratio) for method in HEADLINE]
+            rows.append(
+                [result.settings["model"], f"{_size(result.settings)} px", f"{ratio:g}"]
+                + [_times(speedup, bold=speedup == max(filter(None, speedups), default=0)) for speedup in speedups]
+                + [_times(limit)]
+            )
+    return _markdown(["model", "size", "ratio", *(TITLES[method] for method in HEADLINE), "limit"], rows)
+
+
+def _model_table(result: Result) -> str:
+    headers = ["method", "ratio", "s a step (best)", "median", "speed-up (best)", "median", "of removable"]
+    headers += ["s to select", "s for weights", "s steady", "multiply-adds", "peak memory"]
+    rows = []
+    for row in summarise(result.measurements):
+        best, median = row.best, row.median
+        rows.append(
+            [row.measurement.method, _ratio(row.measurement), _seconds(best.mean), _seconds(median.mean)]
+            + [_times(best.speedup), _times(median.speedup), _percent(best.removed)]
+            + [_seconds(best.steps.get(phase)) for phase in ("select", "weights", "steady")]
+            + [_scaled(row.multiply_adds, 1e9, "G"), _scaled(row.measurement.peak_memory, 1e6, "MB")]
+        )
+    return _markdown(headers, rows)
+
+
+def _scaling_table(result: Result) -> str:
+    headers = ["image", "tokens", "method", "ratio", "ms a step (best)", "median", "speed-up (best)", "merging itself"]
+    rows = []
+    for row in summarise(result.measurements):
+        case = row.measurement.case
+        rows.append(
+            [
+                f"{case['pixels']} px",
+                case["tokens"],
+                row.measurement.method,
+                _ratio(row.measurement),
+                _milliseconds(row.best.mean),
+                _milliseconds(row.median.mean),
+                _times(row.best.speedup),
+                _percent(row.overhead),
+            ]
+        )
+    return _markdown(headers, rows)
+
+
+def _ops_table(result: Result) -> str:
+    operations = ("select", "weights", "reorder", "merge", "unmerge")
+    headers = ["tokens", "channels", "ratio", "method", *(f"{name} (ms)" for name in operations)]
+    headers += ["merge + unmerge against tomesd (best)", "median"]
+    rows = []
+    for measurement in (each for each in result.measurements if each.repeats):
+        peer = next(
+            (
+                other
+                for other in result.measurements
+                if other.method == PACKAGE and (other.ratio, other.case) == (measurement.ratio, measurement.case)
+            ),
+            None,
+        )
+        rows.append(
+            [measurement.case["tokens"], measurement.case["channels"], _ratio(measurement), measurement.method]
+            + [
+                _milliseconds(min(measurement.times[name]) if name in measurement.times else None)
+                for name in operations
+            ]
+            + [
+                _times(_round_trip(peer, reduce) / _round_trip(measurement, reduce) if peer and peer.repeats else None)
+                for reduce in (min, statistics.median)
+            ]
+        )
+    return _markdown(headers, rows)
+
+
+def _round_trip(measurement: Measurement, reduce: Any) -> float:
+    return float(reduce(measurement.times["merge"]) + reduce(measurement.times["unmerge"]))
+
+
+def _speedup(rows: Sequence[Row], method: str, ratio: float | None) -> float | None:
+    found = [row for row in rows if (row.measurement.method, row.measurement.ratio) == (method, ratio)]
+    return found[0].best.speedup if found else None
+
+
+def _markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    numbers = ["left" if header in ("method", "model", "image") else "right" for header in headers]
+    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=numbers) if rows else "(no results)"
+
+
+def _size(settings: dict[str, Any]) -> str:
+    height, width = settings["size"]
+    return str(height) if height == width else f"{width}x{height}"
+
+
+def _ratio(measurement: Measurement) -> str:
+    return "" if measurement.ratio is None else f"{measurement.ratio:g}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value * 1000:.2f}"
+
+
+def _times(value: float | None, bold: bool = False) -> str:
+    if value is None:
+        return ""
+    return f"**{value:.2f}x**" if bold else f"{value:.2f}x"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _scaled(value: float | None, unit: float, name: str) -> str:
+    return "" if value is None else f"{value / unit:,.1f} {name}"

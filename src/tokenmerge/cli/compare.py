@@ -1,0 +1,205 @@
+"""`tokenmerge compare`: the same prompt and seed, unmerged and merged, timed side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenmerge.cli import options
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from tokenmerge.config import MergeConfig
+    from tokenmerge.explain import Explanation
+    from tokenmerge.generation import Picture
+    from tokenmerge.pipelines import LoadedPipeline
+
+MOST_REPEATS = 100
+WARM_UP_STEPS = 2
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "compare",
+        help="draw the same image unmerged and merged, and time both",
+        description="Draw the same prompt and seed unmerged and merged. Writes both images, a side-by-side picture and "
+        "a JSON with timings, PSNR and SSIM into one folder. Without --model it works offline, with a small model.",
+        epilog=options.methods_listed(),
+        formatter_class=options.HelpFormatter,
+    )
+    options.add_prompt_options(parser)
+    options.add_method_options(parser)
+    options.add_model_options(parser)
+    group = parser.add_argument_group("the result")
+    group.add_argument(
+        "--repeats", default="1", metavar="N", help="timed runs of each, in turn, after a warm-up (default: 1)"
+    )
+    group.add_argument("--out", default="compare", metavar="FOLDER", help="where to write (default: compare)")
+    group.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    picture = options.read_picture(args, "compare")
+    config = options.read_method(args)
+    assert config is not None
+    repeats = options.read_whole("--repeats", args.repeats, 1, MOST_REPEATS)
+
+    from tokenmerge.cli.files import writable_folder
+    from tokenmerge.cli.report import about_picture, print_notice
+
+    folder = writable_folder(args.out)
+
+    from tokenmerge.generation import check_picture
+    from tokenmerge.pipelines import load_pipeline
+
+    loaded = load_pipeline(args.model, args.device, args.dtype)
+    print_notice(loaded)
+    check_picture(loaded, picture)
+    pair = _draw_pair(loaded, picture, config, repeats)
+    result = {
+        **about_picture(loaded, picture, pair.unmerged.size, args.method, config),
+        **pair.timings(),
+        **_fidelity(pair),
+        "explain": pair.explanation.to_dict(),
+    }
+    _save(folder, pair, result)
+    if args.json:
+        print(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        _print_table(result, pair, folder)
+    return 0
+
+
+@dataclass
+class Pair:
+    """Two images of one prompt and seed, and how long each run of each took."""
+
+    unmerged: Image
+    merged: Image
+    seconds: dict[str, list[float]]
+    explanation: Explanation
+
+    def timings(self) -> dict[str, Any]:
+        best = {name: min(values) for name, values in self.seconds.items()}
+        median = {name: statistics.median(values) for name, values in self.seconds.items()}
+        return {
+            "seconds": self.seconds,
+            "best": best,
+            "median": median,
+            "speedup": {
+                "best": best["unmerged"] / best["merged"],
+                "median": median["unmerged"] / median["merged"],
+            },
+        }
+
+
+def _draw_pair(loaded: LoadedPipeline, picture: Picture, config: MergeConfig, repeats: int) -> Pair:
+    """Warm up, then draw unmerged and merged in turn, so that a noisy machine hits both alike."""
+    from tokenmerge.api import merged
+    from tokenmerge.generation import draw
+
+    short = replace(picture, steps=min(WARM_UP_STEPS, picture.steps))
+    with merged(loaded.pipe, config):  # first, so that a config that does not suit the model fails soon
+        draw(loaded, short, "warm-up, merged")
+    draw(loaded, short, "warm-up, unmerged")
+    seconds: dict[str, list[float]] = {"unmerged": [], "merged": []}
+    for number in range(1, repeats + 1):
+        of = f" {number}/{repeats}" if repeats > 1 else ""
+        unmerged_image, taken = draw(loaded, picture, f"unmerged{of}")
+        seconds["unmerged"].append(taken)
+        with merged(loaded.pipe, config) as handle:
+            merged_image, taken = draw(loaded, picture, f"merged{of}")
+            explanation = handle.explain() if number == repeats else None
+        seconds["merged"].append(taken)
+    assert explanation is not None
+    return Pair(unmerged_image, merged_image, seconds, explanation)
+
+
+def _fidelity(pair: Pair) -> dict[str, Any]:
+    """PSNR in decibels (None where the images are the same, for it is infinite) and SSIM, on 8-bit RGB pixels."""
+    import numpy as np
+    from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+    unmerged, merged = (np.asarray(image.convert("RGB")) for image in (pair.unmerged, pair.merged))
+    same = bool((unmerged == merged).all())
+    return {
+        "identical": same,
+        "psnr": None if same else float(peak_signal_noise_ratio(unmerged, merged, data_range=255)),
+        "ssim": float(structural_similarity(unmerged, merged, channel_axis=2, data_range=255)),
+    }
+
+
+def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
+    from tokenmerge.cli.files import save_image, save_json
+    from tokenmerge.cli.side_by_side import side_by_side
+
+    about = {key: result[key] for key in ("prompt", "negative", "seed", "steps", "size", "guidance", "model", "versions")}
+    save_image(pair.unmerged, folder / "unmerged.png", {**about, "method": options.NO_METHOD, "config": None})
+    merged_about = {**about, "method": result["method"], "config": result["config"]}
+    save_image(pair.merged, folder / "merged.png", merged_about)
+    model = "tiny random model, its pictures mean nothing" if result["model"]["random_weights"] else result["model"]["name"]
+    sheet = side_by_side(
+        [
+            (pair.unmerged, "unmerged", f"{result['best']['unmerged']:.2f} s"),
+            (pair.merged, _title(result), f"{result['best']['merged']:.2f} s, {_speedup(result)}, {_psnr(result)}"),
+        ],
+        f"“{result['prompt']}”, seed {result['seed']}, {result['steps']} steps, {model}",
+    )
+    save_image(sheet, folder / "side_by_side.png")
+    save_json(result, folder / "compare.json")
+
+
+def _print_table(result: dict[str, Any], pair: Pair, folder: Path) -> None:
+    from tabulate import tabulate
+
+    best, median = result["best"], result["median"]
+    rows = [
+        ["unmerged", f"{best['unmerged']:.2f}", f"{median['unmerged']:.2f}", "1.00x", "", ""],
+        [
+            _title(result),
+            f"{best['merged']:.2f}",
+            f"{median['merged']:.2f}",
+            _speedup(result),
+            _psnr(result),
+            f"{result['ssim']:.3f}",
+        ],
+    ]
+    headers = ["", "best s", "median s", "speed-up", "PSNR", "SSIM"]
+    width, height = result["size"]
+    print(
+        f"{result['model']['name']}, “{result['prompt']}”, {width} x {height} px, {result['steps']} steps, "
+        f"seed {result['seed']}, {result['model']['device']}, {result['model']['dtype']}"
+    )
+    print(tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=("left", *["right"] * 5)))
+    print(_what_was_timed(result, pair))
+    print(f"Written to {folder}: unmerged.png, merged.png, side_by_side.png, compare.json")
+    sys.stdout.flush()
+
+
+def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
+    runs = len(result["seconds"]["merged"])
+    selections = sum(model.measured.selections for model in pair.explanation.models if model.measured)
+    weightings = sum(model.measured.weightings for model in pair.explanation.models if model.measured)
+    return (
+        f"Whole pictures, prompt to pixels: {runs} run{'s' if runs > 1 else ''} of each after a warm-up. The merged time "
+        f"includes all making of plans: destinations {selections} times, weights {weightings} times."
+    )
+
+
+def _title(result: dict[str, Any]) -> str:
+    return f"{result['method']}, ratio {result['config']['ratio']:g}"
+
+
+def _speedup(result: dict[str, Any]) -> str:
+    return f"{result['speedup']['best']:.2f}x"
+
+
+def _psnr(result: dict[str, Any]) -> str:
+    return "identical" if result["psnr"] is None else f"{result['psnr']:.1f} dB"

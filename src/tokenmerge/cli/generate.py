@@ -1,0 +1,57 @@
+"""`tokenmerge generate`: one image, with tokens merged."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import nullcontext
+from typing import Any
+
+from tokenmerge.cli import options
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "generate",
+        help="draw one image with merged tokens",
+        description="Draw one image with merged tokens. Without --model it works offline, with a small model.",
+        epilog=options.methods_listed(),
+        formatter_class=options.HelpFormatter,
+    )
+    options.add_prompt_options(parser)
+    options.add_method_options(parser, none_allowed=True)
+    options.add_model_options(parser)
+    group = parser.add_argument_group("the result")
+    group.add_argument(
+        "--out", default="image.png", metavar="FILE", help="where to write the image, over an older one (image.png)"
+    )
+    group.add_argument("--json", action="store_true", help="print what was done as JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    picture = options.read_picture(args, "generate")
+    config = options.read_method(args, none_allowed=True)
+
+    from tokenmerge.cli.files import save_image, writable_image
+    from tokenmerge.cli.report import about_picture, print_notice
+
+    file = writable_image(args.out)
+
+    from tokenmerge.api import merged
+    from tokenmerge.generation import check_picture, draw
+    from tokenmerge.pipelines import load_pipeline
+
+    loaded = load_pipeline(args.model, args.device, args.dtype)
+    print_notice(loaded)
+    check_picture(loaded, picture)
+    with nullcontext() if config is None else merged(loaded.pipe, config):
+        image, seconds = draw(loaded, picture, progress="generating")
+    about = about_picture(loaded, picture, image.size, args.method, config)
+    save_image(image, file, about)
+    if args.json:
+        print(json.dumps({**about, "seconds": seconds, "file": str(file)}, indent=2))
+    else:
+        how = "unmerged" if config is None else f"{args.method}, ratio {config.ratio:g}"
+        print(f"{file}: {image.width} x {image.height} px, {how}, {seconds:.2f} s")
+    return 0

@@ -1,0 +1,113 @@
+"""The entry point: reads the command line, runs the command, and turns errors into sentences.
+
+A command is a module with `add_parser(subparsers)` and `run(args) -> int`. It imports what is heavy inside `run`, so
+that `--help` answers at once. To add one, write the module and name it in COMMANDS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn, TextIO
+
+from tokenmerge.errors import TokenMergeError, UsageError
+
+COMMANDS = (
+    "tokenmerge.cli.generate",
+    "tokenmerge.cli.compare",
+    "tokenmerge.cli.explain",
+)
+WRONG_USE = 2
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises what argparse would print and exit with, so that every error is reported in one place."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}: see `{self.prog} --help`.")
+
+
+def build_parser() -> Parser:
+    from tokenmerge import __version__
+
+    parser = Parser(
+        prog="tokenmerge",
+        description="Faster image generation with diffusion models, without training, by merging redundant tokens.",
+        epilog="Try: tokenmerge compare \"red apple\" --ratio 0.5",
+    )
+    parser.add_argument("--version", action="version", version=f"tokenmerge {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    subparsers = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    for name in COMMANDS:
+        module = importlib.import_module(name)
+        command = module.add_parser(subparsers)
+        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns 0; 2 for anything the user can put right; 130 when interrupted; 1 for a bug."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
+    _quiet_libraries(debug)
+    try:
+        args = build_parser().parse_args(arguments)
+        if not hasattr(args, "run"):
+            raise UsageError("no command was given: see `tokenmerge --help`.")
+        return int(args.run(args) or 0)
+    except TokenMergeError as error:
+        return _report(str(error), debug, WRONG_USE)
+    except KeyboardInterrupt:
+        return _report("interrupted.", debug, INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            return _report("the device ran out of memory: use a smaller --size or another --device.", debug, WRONG_USE)
+        return _report(
+            f"unexpected {type(error).__name__}: {error}. Run again with --debug to see where, and please report it.",
+            debug,
+            1,
+        )
+
+
+def _report(sentence: str, debug: bool, code: int) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"tokenmerge: {sentence}", file=sys.stderr)
+    return code
+
+
+def _quiet_libraries(debug: bool) -> None:
+    """Keep remarks of the libraries to themselves, and show warnings of our own as plain lines."""
+    if debug:
+        return
+    for variable in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY"):
+        os.environ.setdefault(variable, "error")
+    # Set here, before anything is imported: transformers and diffusers read them once.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    warnings.showwarning = _show_warning
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if category.__module__.startswith("tokenmerge"):
+        print(f"note: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Options that several commands share, and how their values are read. Every wrong value is a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from tokenmerge.config import MergeConfig
+from tokenmerge.errors import UsageError
+from tokenmerge.generation import LATENT, Picture, check_size
+from tokenmerge.methods.named import METHODS, named_config
+
+NO_METHOD = "none"
+MOST_STEPS = 1000  # the schedulers are trained on so many
+LARGEST_SEED = 2**32 - 1
+LARGEST_SIDE = 8192
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps paragraphs and leaves tables, which are indented lines, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in text.splitlines())
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """What to draw, and how."""
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to draw, in quotes")
+    group = parser.add_argument_group("the picture")
+    group.add_argument("--negative", metavar="PROMPT", help="what not to draw, where the model takes that")
+    group.add_argument("--seed", default="0", metavar="N", help="start of the noise; the same seed gives the same picture")
+    group.add_argument("--steps", default="20", metavar="N", help="denoising steps (default: 20)")
+    group.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels, 768x512 or 512 (default: the model's own)")
+    group.add_argument("--guidance", metavar="X", help="how strictly to follow the prompt (default: the model's own)")
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Which model, and where it runs."""
+    group = parser.add_argument_group("the model")
+    group.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="folder of a diffusers model, hub id, emoji-sd, emoji-flux or tiny-random (default: the embedded emoji-sd "
+        "where its weights are installed, else tiny-random)",
+    )
+    group.add_argument("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 or mps (default: the best there is)")
+    group.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help="float32, float16 or bfloat16 (default: float32 on a CPU, half precision elsewhere)",
+    )
+
+
+def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = False) -> None:
+    """How tokens are merged."""
+    names = [*METHODS, *([NO_METHOD] if none_allowed else [])]
+    group = parser.add_argument_group("merging")
+    group.add_argument("--method", default="toma", metavar="NAME", help=f"{', '.join(names)} (default: toma)")
+    group.add_argument(
+        "--ratio", metavar="R", help="fraction of tokens merged away: more is faster and blurs more (default: the method's, mostly 0.5)"
+    )
+    group.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="any other option of the method, such as region=stripe or tile=8,8; may be repeated",
+    )
+
+
+def methods_listed() -> str:
+    """The named methods with a line each, for the end of a help text."""
+    width = max(map(len, METHODS))
+    lines = [f"  {name.ljust(width)}  {method.summary}" for name, method in METHODS.items()]
+    return "methods:\n" + "\n".join(lines)
+
+
+def read_picture(args: argparse.Namespace, command: str) -> Picture:
+    """What the options of `add_prompt_options` ask for."""
+    if args.prompt is None or not args.prompt.strip():
+        raise UsageError(f'no prompt was given: say what to draw, as in `tokenmerge {command} "red apple"`.')
+    return Picture(
+        prompt=args.prompt,
+        negative=args.negative,
+        seed=read_whole("--seed", args.seed, 0, LARGEST_SEED),
+        steps=read_whole("--steps", args.steps, 1, MOST_STEPS),
+        size=read_size(args.size),
+        guidance=read_guidance(args.guidance),
+    )
+
+
+def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeConfig | None:
+    """The config that --method, --ratio and --set describe; None for `--method none`."""
+    settings = read_settings(args.settings)
+    if args.method == NO_METHOD:
+        if not none_allowed:
+            raise UsageError(f"--method is {NO_METHOD!r}, and this command is about merging: use one of {_listed(METHODS)}.")
+        if args.ratio is not None or settings:
+            raise UsageError(f"--method {NO_METHOD} merges nothing: leave out --ratio and --set, or name a method.")
+        return None
+    if "ratio" in settings and args.ratio is not None:
+        raise UsageError("the ratio was given twice: use either --ratio or --set ratio=...")
+    ratio = None if args.ratio is None else read_value(args.ratio)
+    return named_config(args.method, ratio, settings)
+
+
+def read_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """OPTION=VALUE pairs.
+
+    >>> read_settings(["region=stripe", "tile=8,8", "proportional=false", "parts=self,mlp"])
+    {'region': 'stripe', 'tile': (8, 8), 'proportional': False, 'parts': ('self', 'mlp')}
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name:
+            raise UsageError(f"--set is {pair!r}: write OPTION=VALUE, such as --set region=stripe.")
+        if name in settings:
+            raise UsageError(f"--set {name} was given twice: give it once.")
+        settings[name] = read_value(value.strip())
+    return settings
+
+
+def read_value(text: str) -> Any:
+    """A JSON or Python literal, a list of those between commas, or else the words themselves."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    if "," in text:
+        return tuple(read_value(item.strip()) for item in text.split(",") if item.strip())
+    return text
+
+
+def read_size(text: str | None, step: int = LATENT) -> tuple[int, int] | None:
+    """(width, height) from "768x512" or "512"; None stays None. Both must be multiples of `step` pixels.
+
+    >>> read_size("768x512")
+    (768, 512)
+    """
+    if text is None:
+        return None
+    sides = text.lower().replace("×", "x").split("x")
+    if len(sides) not in (1, 2) or not all(side.strip().isdecimal() for side in sides):
+        raise UsageError(f"--size is {text!r}: write WIDTHxHEIGHT in pixels, such as 768x512, or one number for a square.")
+    size = int(sides[0]), int(sides[-1])
+    for side in size:
+        if not 0 < side <= LARGEST_SIDE:
+            raise UsageError(f"--size is {text!r}: each side takes 1 to {LARGEST_SIDE} pixels.")
+    check_size(size, step)
+    return size
+
+
+def read_guidance(text: str | None) -> float | None:
+    """A guidance scale, None for the model's own."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise UsageError(f"--guidance is {text!r}: it takes a number from 0 to 100, such as 7.5.")
+    return value
+
+
+def read_whole(name: str, text: str, least: int, most: int) -> int:
+    """A whole number within bounds."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise UsageError(f"{name} is {text!r}: it takes a whole number from {least} to {most}.")
+    return value
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

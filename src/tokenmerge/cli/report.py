@@ -1,0 +1,47 @@
+"""What commands say about a run: the model, the machine, the method."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from tokenmerge.config import MergeConfig
+from tokenmerge.generation import Picture
+from tokenmerge.pipelines import LoadedPipeline
+
+
+def print_notice(loaded: LoadedPipeline) -> None:
+    """The line that a model with random weights is one, on stderr, so that --json stays JSON."""
+    if loaded.notice is not None:
+        print(f"note: {loaded.notice}", file=sys.stderr)
+
+
+def about_picture(
+    loaded: LoadedPipeline, picture: Picture, size: tuple[int, int], method: str, config: MergeConfig | None
+) -> dict[str, Any]:
+    """Everything needed to draw the picture again, as plain JSON values."""
+    return {
+        "prompt": picture.prompt,
+        "negative": picture.negative,
+        "seed": picture.seed,
+        "steps": picture.steps,
+        "size": list(size),
+        "guidance": picture.guidance,
+        "model": {
+            "name": loaded.name,
+            "random_weights": loaded.random,
+            "device": str(loaded.device),
+            "dtype": str(loaded.dtype).removeprefix("torch."),
+        },
+        "method": method,
+        "config": None if config is None else config.to_dict(),
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in ("tokenmerge", "torch", "diffusers", "transformers")},
+        },
+        "threads": torch.get_num_threads(),
+    }

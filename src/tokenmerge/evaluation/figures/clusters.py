@@ -1,0 +1,148 @@
+"""k-means of hidden states, recoloured by the image (paper Fig. 3): tokens of one colour in the image stay together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from tokenmerge.api import denoisers_of
+from tokenmerge.evaluation.figures.drawing import new_figure, styled, to_svg
+from tokenmerge.models import family_of
+
+CLUSTERS = 12
+MOST_BLOCKS = 6
+MOST_STEPS = 6
+
+
+@dataclass(frozen=True)
+class HiddenState:
+    block: str
+    step: int
+    grid: tuple[int, int]
+    tokens: Tensor  # (N, C)
+
+
+@contextmanager
+def recorded_hidden_states(pipeline: Any, steps: int) -> Iterator[list[HiddenState]]:
+    """Collects the tokens that enter some blocks at some steps, of the last sample: with guidance, the prompt's own."""
+    model = denoisers_of(pipeline)[0]
+    recorder = _Recorder(chosen(steps, MOST_STEPS))
+    handles = [model.register_forward_pre_hook(recorder.begin_step)]
+    for stack in family_of(model).stacks(model):
+        handles.append(stack.owner.register_forward_pre_hook(recorder.entering(stack), with_kwargs=True))
+        for block in stack.blocks:
+            handles.append(block.module.register_forward_pre_hook(recorder.seeing(block.name), with_kwargs=True))
+    try:
+        yield recorder.found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Recorder:
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = set(steps)
+        self.step = -1
+        self.grid: tuple[int, ...] = ()
+        self.found: list[HiddenState] = []
+
+    def begin_step(self, module: nn.Module, args: Any) -> None:
+        self.step += 1
+
+    def entering(self, stack: Any) -> Any:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.grid = tuple(stack.grid(args, kwargs))
+
+        return enter
+
+    def seeing(self, name: str) -> Any:
+        def see(module: nn.Module, args: Any, kwargs: Any) -> None:
+            tokens = args[0] if args else kwargs["hidden_states"]
+            count = int(np.prod(self.grid))
+            # Flux's single blocks carry the text in front of the image.
+            if self.step in self.steps and len(self.grid) == 2 and tokens.shape[1] >= count:
+                image = tokens[-1, -count:].detach().float().cpu()
+                self.found.append(HiddenState(name, self.step, (self.grid[0], self.grid[1]), image))
+
+        return see
+
+
+def chosen(count: int, most: int) -> list[int]:
+    """So many numbers below `count`, evenly spread, with the first and the last."""
+    return sorted({round(index * (count - 1) / max(1, min(most, count) - 1)) for index in range(min(most, count))})
+
+
+def kmeans(points: Tensor, clusters: int, rounds: int = 20) -> Tensor:
+    """(N, C) -> (N,) cluster of each point: Lloyd's rounds from a greedy, deterministic start."""
+    first = (points - points.mean(dim=0)).square().sum(dim=1).argmax()
+    centres = points[first].unsqueeze(0)
+    for _ in range(1, min(clusters, len(points))):
+        distances = torch.cdist(points, centres).amin(dim=1)
+        centres = torch.cat([centres, points[distances.argmax()].unsqueeze(0)])
+    labels = torch.zeros(len(points), dtype=torch.long)
+    for _ in range(rounds):
+        updated = torch.cdist(points, centres).argmin(dim=1)
+        if torch.equal(updated, labels):
+            break
+        labels = updated
+        for index in labels.unique().tolist():
+            centres[index] = points[labels == index].mean(dim=0)
+    return labels
+
+
+def recoloured(state: HiddenState, image: Image.Image) -> NDArray[np.uint8]:
+    """(H, W, 3): each cluster in the mean colour that the finished image has where its tokens are."""
+    height, width = state.grid
+    colours = np.asarray(image.convert("RGB").resize((width, height), Image.Resampling.BOX), dtype=np.float64)
+    flat = colours.reshape(-1, 3)
+    labels = kmeans(state.tokens, CLUSTERS).numpy()
+    painted = np.zeros_like(flat)
+    for label in np.unique(labels):
+        painted[labels == label] = flat[labels == label].mean(axis=0)
+    return painted.reshape(height, width, 3).round().astype(np.uint8)
+
+
+def draw_clusters(states: Sequence[HiddenState], image: Image.Image) -> str | None:
+    """Blocks down, steps across, the finished image at the end."""
+    names = list(dict.fromkeys(state.block for state in states))
+    if not names:
+        return None
+    names = [names[index] for index in chosen(len(names), MOST_BLOCKS)]
+    steps = sorted({state.step for state in states})
+    cells = {(state.block, state.step): state for state in states}
+    with styled():
+        figure = new_figure(1.5 * (len(steps) + 1) + 0.8, 1.55 * len(names) + 0.4)
+        panels = figure.subplots(len(names), len(steps) + 1, squeeze=False)
+        for row, name in enumerate(names):
+            for column, step in enumerate(steps):
+                panel = panels[row][column]
+                if (name, step) in cells:
+                    panel.imshow(recoloured(cells[name, step], image), interpolation="nearest")
+                if row == 0:
+                    panel.set_title(f"step {step + 1}", fontsize=9)
+            panels[row][0].set_ylabel(short_name(name), fontsize=7)
+            panels[row][-1].imshow(image)
+        panels[0][-1].set_title("image", fontsize=9)
+        for panel in panels.ravel():
+            panel.set(xticks=[], yticks=[])
+            panel.grid(False)
+        return to_svg(figure)
+
+
+def short_name(block: str) -> str:
+    """A block's name for an axis.
+
+    >>> short_name("down_blocks.0.attentions.1.transformer_blocks.0")
+    'down 0.1.0'
+    """
+    for part in ("_blocks", "_block", ".attentions", ".transformer"):
+        block = block.replace(part, "")
+    return block.replace(".", " ", 1)

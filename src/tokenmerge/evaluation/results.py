@@ -1,0 +1,154 @@
+"""What a run found: for each variant its times and its metrics, with intervals and paired differences; metrics.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tokenmerge.evaluation.experiment import Experiment
+from tokenmerge.evaluation.metrics.measure import Measurements
+from tokenmerge.evaluation.pairs import Pair
+from tokenmerge.evaluation.records import Record
+from tokenmerge.evaluation.statistics import Estimate, bootstrap_mean, bootstrap_ratio_of_medians
+from tokenmerge.evaluation.variants import BASELINE, Variant
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per image, warm-up excluded, and how they compare with the baseline of the same run."""
+
+    best: float
+    median: float
+    mean: float
+    relative: float  # median as a fraction of the baseline's
+    speedup: Estimate  # of medians
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    key: str
+    name: str
+    ratio: float | None
+    config: dict[str, Any] | None
+    timing: Timing
+    metrics: dict[str, Estimate] = field(default_factory=dict)
+    # This variant minus the reference at the same ratio, pair by pair; and minus the baseline where that has a value.
+    to_reference: dict[str, Estimate] = field(default_factory=dict)
+    to_baseline: dict[str, Estimate] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return self.name if self.ratio is None else f"{self.name}, r = {self.ratio:g}"
+
+
+@dataclass(frozen=True)
+class Results:
+    experiment: str
+    description: str
+    model: str
+    reference: str
+    pairs: int
+    cut_prompts: int
+    workers: tuple[str, ...]
+    versions: dict[str, str]
+    variants: tuple[VariantResult, ...]  # the baseline first
+    unavailable: dict[str, str]
+
+    def to_json(self) -> str:
+        return json.dumps(_plain(dataclasses.asdict(self)), indent=1, ensure_ascii=False) + "\n"
+
+
+def results_of(
+    experiment: Experiment,
+    pairs: Sequence[Pair],
+    variants: Sequence[Variant],
+    records: Mapping[tuple[str, str], Record],
+    measured: Measurements,
+) -> Results:
+    ids = [pair.id for pair in pairs]
+    reference = experiment.reference or experiment.variants[0].name
+    used = [records[variant.key, pair_id] for variant in variants for pair_id in ids]
+    seconds = {v.key: {pair_id: records[v.key, pair_id].seconds for pair_id in ids} for v in variants}
+    values = {**measured.values, "seconds": seconds}
+    resamples = experiment.metrics.resamples
+    return Results(
+        experiment=experiment.name,
+        description=experiment.description,
+        model=experiment.model.name,
+        reference=reference,
+        pairs=len(pairs),
+        cut_prompts=sum(pair.uncut is not None for pair in pairs),
+        workers=tuple(sorted({record.worker for record in used})),
+        versions=used[-1].versions,
+        variants=tuple(
+            VariantResult(
+                key=variant.key,
+                name=variant.name,
+                ratio=variant.ratio,
+                config=variant.config_dict(),
+                timing=_timing(seconds[variant.key], seconds[BASELINE.key], resamples),
+                metrics=_estimates(variant, measured, resamples),
+                to_reference=_differences(values, variant.key, _partner(variant, variants, reference), resamples),
+                to_baseline=_differences(values, variant.key, None if variant is BASELINE else BASELINE.key, resamples),
+            )
+            for variant in variants
+        ),
+        unavailable=measured.unavailable,
+    )
+
+
+def _timing(ours: Mapping[str, float], baseline: Mapping[str, float], resamples: int) -> Timing:
+    mine, theirs = list(ours.values()), [baseline[pair_id] for pair_id in ours]
+    median = float(np.median(mine))
+    return Timing(
+        best=min(mine),
+        median=median,
+        mean=float(np.mean(mine)),
+        relative=median / float(np.median(theirs)),
+        speedup=bootstrap_ratio_of_medians(theirs, mine, resamples),
+    )
+
+
+def _estimates(variant: Variant, measured: Measurements, resamples: int) -> dict[str, Estimate]:
+    means = {
+        name: bootstrap_mean(list(columns[variant.key].values()), resamples)
+        for name, columns in measured.values.items()
+        if variant.key in columns
+    }
+    return means | {name: columns[variant.key] for name, columns in measured.sets.items() if variant.key in columns}
+
+
+def _partner(variant: Variant, variants: Sequence[Variant], reference: str) -> str | None:
+    """The reference variant at the same ratio, if there is one and it is another."""
+    for other in variants:
+        if other.name == reference and other.ratio == variant.ratio and other.key != variant.key:
+            return other.key
+    return None
+
+
+def _differences(
+    values: Mapping[str, Mapping[str, Mapping[str, float]]], key: str, other: str | None, resamples: int
+) -> dict[str, Estimate]:
+    found = {}
+    for name, columns in values.items():
+        if other is not None and key in columns and other in columns:
+            mine, theirs = columns[key], columns[other]
+            found[name] = bootstrap_mean([mine[pair_id] - theirs[pair_id] for pair_id in mine], resamples)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN; an interval that is not known is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

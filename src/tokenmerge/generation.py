@@ -1,0 +1,71 @@
+"""One picture from a loaded pipeline: the same request gives the same noise on every device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tokenmerge.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from tokenmerge.pipelines import LoadedPipeline
+
+LATENT = 8  # pixels to a latent in every Stable Diffusion and Flux model
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What to draw. None leaves a value to the model."""
+
+    prompt: str
+    negative: str | None = None
+    seed: int = 0
+    steps: int = 20
+    size: tuple[int, int] | None = None  # (width, height) in pixels
+    guidance: float | None = None
+
+
+def check_size(size: tuple[int, int], step: int) -> None:
+    """Raise where a side is not a multiple of `step` pixels."""
+    for side in size:
+        if side % step:
+            nearest = max(step, round(side / step) * step)
+            raise UsageError(f"size has {side}, which is not a multiple of {step} pixels: use {nearest} instead.")
+
+
+def check_picture(loaded: LoadedPipeline, picture: Picture) -> None:
+    """Raise before any work is done where the pipeline cannot draw what is asked for."""
+    if picture.size is not None:
+        check_size(picture.size, loaded.size_step)
+    for name, value in (("negative_prompt", picture.negative), ("guidance_scale", picture.guidance)):
+        if value is not None and not loaded.takes(name):
+            raise UsageError(f"{loaded.name} takes no {name.replace('_', ' ')}: leave it out.")
+
+
+def draw(loaded: LoadedPipeline, picture: Picture, progress: str | None = None) -> tuple[Image, float]:
+    """The image, and the seconds it took from prompt to pixels.
+
+    progress: what the bar on stderr is called; None shows no bar.
+    """
+    arguments: dict[str, Any] = {
+        "prompt": picture.prompt,
+        "num_inference_steps": picture.steps,
+        # On the CPU, so that a seed stands for the same noise wherever the model runs.
+        "generator": torch.Generator("cpu").manual_seed(picture.seed),
+    }
+    if picture.size is not None:
+        arguments["width"], arguments["height"] = picture.size
+    if picture.negative is not None:
+        arguments["negative_prompt"] = picture.negative
+    if picture.guidance is not None:
+        arguments["guidance_scale"] = picture.guidance
+    loaded.pipe.set_progress_bar_config(desc=progress, disable=progress is None, leave=False)
+    started = time.perf_counter()
+    # Pixels arrive on the CPU, so the clock stops when the device has really finished.
+    image: Image = loaded.pipe(**arguments).images[0]
+    return image, time.perf_counter() - started

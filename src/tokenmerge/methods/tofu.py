@@ -1,0 +1,60 @@
+"""ToFu: Token Fusion, between pruning and merging (Kim et al., WACV 2024, arXiv:2312.01026)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenmerge.config import Place, _is_number
+from tokenmerge.errors import ConfigError
+from tokenmerge.methods.matched import MatchedOperator
+from tokenmerge.methods.tomesd import ToMeSD
+from tokenmerge.ops.bipartite import Matching, merge_by_mlerp, merge_by_pruning
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToFu(ToMeSD):
+    """ToMeSD's matching; early blocks drop the matched tokens, later ones merge them without losing their length.
+
+    From the paper: a layer that answers nearly linearly to interpolated inputs can take averaged tokens, and one that
+    does not is better given real ones, so each layer either prunes or merges; early layers are the less linear ones;
+    merging is MLERP, which keeps the direction of the mean and the length of the longest token, because plain means
+    are too short. Tokens are matched by bipartite matching, and in image generation copied back, as in ToMeSD.
+
+    Chosen here: linearity is not measured while images are made, it is stood for by the depth of a block, and the
+    first half of them prune. Which ones do can be set, after measurements of your own say. A pruned token reads the
+    result of the one it was matched with. Cells, schedule and the rest are ToMeSD's.
+
+    prune: the fraction of all blocks, from the model's input on, that prune; or the numbers of the blocks that do.
+        Both cost the same time. Pruning keeps contrast and loses what was dropped; merging blurs a little.
+    """
+
+    prune: float | tuple[int, ...] = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.prune, (list, tuple)):
+            self._store_tuple("prune")
+            for number in self.prune:  # type: ignore[union-attr]
+                self._check_whole("prune", number, least=0)
+        elif not _is_number(self.prune) or not 0 <= self.prune <= 1:
+            raise ConfigError(
+                f"prune is {self.prune!r}: it takes the fraction of blocks that prune, a number from 0 to 1, or a list "
+                f"of their numbers."
+            )
+        if self.share != "layer":
+            raise ConfigError(
+                f"share is {self.share!r}: ToFu prunes or merges block by block, so it takes 'layer' alone."
+            )
+
+    def prunes(self, place: Place) -> bool:
+        """Does this block drop tokens, rather than merge them?"""
+        if not isinstance(self.prune, tuple):
+            return place.index < self.prune * place.count
+        if self.prune and max(self.prune) >= place.count:
+            raise ConfigError(
+                f"prune has block {max(self.prune)}, and the model has {place.count}, counted from 0: leave that out."
+            )
+        return place.index in self.prune
+
+    def _operator(self, matching: Matching, place: Place) -> MatchedOperator:
+        return MatchedOperator(matching, merge_by_pruning if self.prunes(place) else merge_by_mlerp)

@@ -1,0 +1,111 @@
+"""ToMeSD: Token Merging for Fast Stable Diffusion (Bolya & Hoffman, 2023, arXiv:2303.17604)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place, Share
+from tokenmerge.errors import ConfigError
+from tokenmerge.methods.matched import MatchedOperator
+from tokenmerge.ops.bipartite import Matching, count_destinations, match_tokens, merge_by_mean, split_tokens
+from tokenmerge.ops.similarity import unit_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToMeSD(MergeConfig):
+    """One destination in each small cell; the tokens most like a destination are averaged into it, and copied back.
+
+    With use_rand=False it gives what the package `tomesd` gives. Its defaults are the package's, but for
+    `max_downsample`, which counts so that SDXL is merged as well, and for randomness that can be repeated.
+
+    ratio: at most 1 - per_cell / (sx * sy) can be merged away, 0.75 with the default cells; more is an error.
+    sx, sy: width and height of a cell in tokens. Larger cells allow higher ratios and merge over longer distances;
+        try (2, 2) first, then 1 x 2, which was sharper at low ratios in a replication.
+    per_cell: destinations in each cell. More keep detail where a cell holds an edge, and lower the highest ratio.
+    use_rand: destinations at random places of their cells, which avoids a visible grid at high ratios; or always at
+        the same ones, the top left first.
+    seed: which random places. The same seed gives the same ones whatever ran before; each block has its own, and all
+        samples of a batch have the same.
+    max_downsample: levels up to this many times coarser, per side, than the model's finest are merged. 1 merges the
+        finest alone, which is where most of the speed is in SD 1.5; SDXL gains more with 2. The package counts from
+        the latent instead, where SDXL has no attention, so that its default does nothing there.
+    parts: "self" by default. "cross" as well is a little faster; "mlp" costs the most detail.
+    """
+
+    parts: tuple[str, ...] = ("self",)
+    share: Share = "layer"
+    select_every: int = 1
+    sx: int = 2
+    sy: int = 2
+    per_cell: int = 1
+    use_rand: bool = True
+    seed: int = 0
+    max_downsample: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("sx", "sy", "per_cell", "max_downsample"):
+            self._check_whole(field, getattr(self, field), least=1)
+        self._check_whole("seed", self.seed, least=0)
+        self._check_flag("use_rand")
+        area = self.sx * self.sy
+        if self.per_cell >= area:
+            raise ConfigError(
+                f"per_cell is {self.per_cell}: a cell of {self.sx} x {self.sy} tokens can keep at most {area - 1}, or "
+                f"nothing is left to merge. Use a smaller per_cell, or larger cells (sx, sy)."
+            )
+        most = 1 - self.per_cell / area
+        if self.ratio > most + 1e-9:
+            raise ConfigError(
+                f"ratio is {self.ratio!r}: with {self.per_cell} kept in every cell of {self.sx} x {self.sy} tokens, it "
+                f"takes at most {most:.4g}. Lower ratio, or use larger cells (sx, sy)."
+            )
+
+    def layout(self, grid: tuple[int, ...]) -> Layout:
+        return self.layout_at(grid, downsample=1)
+
+    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
+        if downsample > self.max_downsample:
+            raise CannotMerge(
+                f"{downsample} times coarser than the model's finest level, and max_downsample={self.max_downsample}"
+            )
+        tokens, cell = math.prod(grid), self._cell(grid)
+        if any(side > length for side, length in zip(cell, grid, strict=True)):
+            raise ConfigError(
+                f"a cell of {self.sx} x {self.sy} is larger than the {' x '.join(map(str, grid))} grid of tokens: use "
+                f"smaller cells (sx, sy), or min_tokens={tokens + 1} to leave that level alone."
+            )
+        merged = int(tokens * self.ratio)
+        if merged == 0:
+            raise CannotMerge(f"ratio {self.ratio} of {tokens} tokens is not one token")
+        sources = tokens - count_destinations(grid, cell, self.per_cell)
+        if merged > sources:
+            raise ConfigError(
+                f"ratio is {self.ratio!r}: only {sources} of {tokens} tokens are not kept by their cells."
+            )
+        return Layout(grid, tokens, tokens - merged, tokens - merged)
+
+    @torch.no_grad()
+    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+        if previous is not None:
+            return previous  # a matching has no weights beside it that could be made anew
+        operator = self._operator(self._match(tokens, layout, place), place)
+        return Operators(queries=operator, keys=operator)
+
+    def _match(self, tokens: Tensor, layout: Layout, place: Place) -> Matching:
+        draw = self.seed * 65_537 + place.index if self.use_rand else None
+        cell = self._cell(layout.grid)
+        sources, destinations = split_tokens(layout.grid, cell, self.per_cell, draw, tokens.device)
+        merged = layout.tokens - layout.kept
+        return match_tokens(unit_tokens(tokens), sources, destinations, merged, place.one_for_batch)
+
+    def _operator(self, matching: Matching, place: Place) -> MatchedOperator:
+        return MatchedOperator(matching, merge_by_mean)
+
+    def _cell(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+        """Cells lie within one frame of a video."""
+        return (*[1] * (len(grid) - 2), self.sy, self.sx)[-len(grid) :]

@@ -1,0 +1,111 @@
+"""Flux.1 dev, schnell, Fill and Kontext: `FluxTransformer2DModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tokenmerge.models.base import (
+    Block,
+    Call,
+    Family,
+    Part,
+    Rotary,
+    Stack,
+    argument,
+    cos_sin_at,
+    is_a,
+    new_like,
+    signature_of,
+    timestep_value,
+)
+from tokenmerge.models.position_ids import grid_of_ids, image_ids
+
+# The paper leaves the first 10 of Flux's 57 blocks alone; a model with fewer blocks has as large a share of them.
+SKIPPED, OF_BLOCKS = 10, 57
+
+ROTARY = Rotary("image_rotary_emb", cos_sin_at)
+
+
+class FluxFamily(Family):
+    """Double blocks, then single blocks, on one grid and so in one stack. Text and references are never merged."""
+
+    name = "Flux.1 (dev, schnell, Fill, Kontext)"
+    positions = ("img_ids", "txt_ids")
+
+    def recognises(self, model: nn.Module) -> bool:
+        return is_a(model, "FluxTransformer2DModel")
+
+    def default_skip(self, blocks: int) -> int:
+        return round(blocks * SKIPPED / OF_BLOCKS)
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        double = [
+            Block(f"transformer_blocks.{index}", module, DOUBLE_PARTS, output=1, rotary=ROTARY)
+            for index, module in enumerate(model.transformer_blocks)  # type: ignore[arg-type]
+        ]
+        single = [
+            Block(f"single_transformer_blocks.{index}", module, SINGLE_PARTS, output=1, rotary=ROTARY)
+            for index, module in enumerate(model.single_transformer_blocks)  # type: ignore[arg-type]
+        ]
+        return [Stack("blocks", "blocks", model, _grid, (*double, *single), trailing=_references)]
+
+    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        hidden = argument((args, kwargs), 0, "hidden_states")
+        controls = (
+            argument((args, kwargs), 8, "controlnet_block_samples"),
+            argument((args, kwargs), 9, "controlnet_single_block_samples"),
+        )
+        return Call(
+            timestep=timestep_value(argument((args, kwargs), 3, "timestep")),
+            signature=(signature_of(hidden), _grid(args, kwargs)),
+            interleaved=any(control is not None for control in controls),
+        )
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        config: Any = model.config
+        new = new_like(model)
+        # 16 pixels a side make a token: 8 by the VAE, 2 by packing. 512 is the length of a prompt for T5.
+        rows, columns = size[0] // 16, size[1] // 16
+        inputs: dict[str, Any] = {
+            "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
+            "encoder_hidden_states": torch.randn(batch, 512, config.joint_attention_dim, **new),
+            "pooled_projections": torch.randn(batch, config.pooled_projection_dim, **new),
+            "timestep": torch.full((batch,), 0.5, **new),
+            "img_ids": with_values(image_ids(rows, columns, 3), new["device"]),
+            "txt_ids": with_values(torch.zeros(512, 3), new["device"]),
+        }
+        if config.guidance_embeds:
+            inputs["guidance"] = torch.full((batch,), 3.5, **new)
+        return inputs
+
+
+def with_values(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Ids on the model's device, unless that is "meta", where they would lose their values."""
+    return ids if device.type == "meta" else ids.to(device)
+
+
+DOUBLE_PARTS = (
+    # With an IP-Adapter the attention returns a third item, for the image's tokens as well.
+    Part(("self",), "attn", mask="4d", text="first", outputs=(0, 2)),
+    Part(("mlp",), "ff"),
+)
+SINGLE_PARTS = (
+    # Attention and MLP run side by side on one normalised sequence and leave through one projection.
+    Part(("self", "mlp"), "norm", "proj_out", enters_at="output", attention="attn", mask="4d", text="first"),
+    Part(("self",), "attn", mask="4d", text="first"),
+    Part(("mlp",), "proj_mlp", "act_mlp", text="first"),
+)
+
+
+def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    return grid_of_ids(argument((args, kwargs), 4, "img_ids"))
+
+
+def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    rows, columns = _grid(args, kwargs)
+    tokens: int = argument((args, kwargs), 0, "hidden_states").shape[1]
+    return tokens - rows * columns

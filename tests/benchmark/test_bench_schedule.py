@@ -1,0 +1,60 @@
+import pytest
+from torch import nn
+
+from tokenmerge import LowerBound, ToMA
+from tokenmerge.api import merged
+from tokenmerge.benchmark.schedule import EVERY_STEP_ALIKE, Schedule, schedule_of, shortened
+from tokenmerge.benchmark.subject import Subject
+from tokenmerge.root import root_site_of
+
+
+@pytest.mark.parametrize(
+    ("select_every", "weights_every", "counts"),
+    [
+        (10, 5, {"select": 1, "steady": 8, "weights": 1}),
+        (12, 3, {"select": 1, "steady": 8, "weights": 3}),
+        (10, 10, {"select": 1, "steady": 9}),
+        (4, 1, {"select": 1, "weights": 3}),
+        (1, 1, {"select": 1}),
+    ],
+)
+def test_counts_steps_of_each_kind_in_a_cycle(select_every: int, weights_every: int, counts: dict[str, int]) -> None:
+    schedule = schedule_of(ToMA(select_every=select_every, weights_every=weights_every))
+    assert schedule.counts == counts
+    assert schedule.length == select_every
+
+
+def test_amortises_by_hand_computed_numbers() -> None:
+    # One step of 5 s, eight of 2 s, one of 3 s: 24 s in ten steps.
+    assert Schedule({"select": 1, "steady": 8, "weights": 1}).amortised(
+        {"select": 5.0, "steady": 2.0, "weights": 3.0}
+    ) == pytest.approx(2.4)
+    assert EVERY_STEP_ALIKE.amortised({"steady": 7.0}) == 7.0
+
+
+@pytest.mark.parametrize(("select_every", "weights_every"), [(10, 5), (12, 3), (10, 10), (4, 1), (2, 1), (1, 1)])
+@pytest.mark.parametrize("method", [ToMA, LowerBound])
+def test_first_steps_of_a_shortened_schedule_are_one_of_each_kind(
+    subject: Subject, method: type[ToMA], select_every: int, weights_every: int
+) -> None:
+    config = method(select_every=select_every, weights_every=weights_every)
+    met = []
+    with merged(subject.model, shortened(config)):
+        root = root_site_of(subject.model)
+        assert root is not None
+        for step in range(len(schedule_of(config).phases)):
+            before = root.selections, root.weightings
+            subject.call(step)
+            selected, weighted = root.selections > before[0], root.weightings > before[1]
+            met.append("select" if selected else "weights" if weighted else "steady")
+    assert tuple(met) == schedule_of(config).phases
+
+
+def test_going_back_to_step_0_starts_a_generation(subject: Subject, unet: nn.Module) -> None:
+    with merged(unet, ToMA()):
+        root = root_site_of(unet)
+        assert root is not None
+        for step in (2, 0, 1):
+            subject.call(step)
+        assert root.plan.generation == 2
+        assert root.plan.step == 1

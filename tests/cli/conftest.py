@@ -1,0 +1,54 @@
+"""Runs commands in this process, and keeps a real pipeline on disk for them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tokenmerge.cli.main import main
+
+SMALL = ("--size", "256", "--steps", "2", "--model", "tiny-random", "--device", "cpu")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """tokenmerge with these words, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*words: str) -> Outcome:
+        capsys.readouterr()
+        code = main(list(words))
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def saved_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny random pipeline as save_pretrained writes it. Not to be changed: `pipeline_copy` is."""
+    from tokenmerge.tiny_random import build_tiny_random
+
+    folder = tmp_path_factory.mktemp("pipeline") / "saved"
+    build_tiny_random().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def pipeline_copy(saved_pipeline: Path, tmp_path: Path) -> Path:
+    """A pipeline on disk that a test may damage."""
+    return Path(shutil.copytree(saved_pipeline, tmp_path / "copy"))

@@ -1,0 +1,85 @@
+"""The entry point: help, exit codes, interruption and bugs."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+from conftest import SMALL, Run
+
+from tokenmerge.cli import generate
+from tokenmerge.cli.main import COMMANDS, build_parser
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        build_parser().parse_args(["--help"])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out
+    for module in COMMANDS:
+        assert module.rpartition(".")[2] in shown
+
+
+def test_help_needs_no_diffusers() -> None:
+    code = (
+        "import sys; from tokenmerge.cli.main import build_parser; build_parser().format_help(); "
+        "sys.exit('diffusers' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_installed_command_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "tokenmerge.cli.main", "generate"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("tokenmerge: no prompt was given")
+    assert "Traceback" not in done.stderr
+
+
+def test_version(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    import tokenmerge
+
+    with pytest.raises(SystemExit):
+        run("--version")
+    assert capsys.readouterr().out.strip() == f"tokenmerge {tokenmerge.__version__}"
+
+
+@pytest.mark.parametrize("words", [(), ("paint", "a cat"), ("generate", "a cat", "--sede", "3")])
+def test_words_that_are_not_understood(run: Run, words: tuple[str, ...]) -> None:
+    outcome = run(*words)
+    assert outcome.code == 2
+    assert "--help" in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_shows_the_traceback(run: Run, place: str) -> None:
+    words = ("--debug", "generate") if place == "before" else ("generate", "--debug")
+    outcome = run(*words)
+    assert outcome.code == 2
+    assert "Traceback" in outcome.err
+    assert "no prompt was given" in outcome.err
+
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (RuntimeError("some bug"), 1, "unexpected RuntimeError: some bug"),
+        (type("OutOfMemoryError", (RuntimeError,), {})(), 2, "ran out of memory"),
+    ],
+)
+def test_what_else_may_happen(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+) -> None:
+    def broken(args: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(generate, "run", broken)
+    outcome = run("generate", "a cat", *SMALL)
+    assert outcome.code == code
+    assert said in outcome.err
+    assert "Traceback" not in outcome.err

@@ -1,0 +1,19 @@
+"""Settings for all tests: one thread each, for they run side by side, and a fixed seed."""
+
+from __future__ import annotations
+
+import os
+
+# Nothing may leave the machine, whatever a test loads.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """Every test starts from the same randomness, whichever ran before it."""
+    torch.manual_seed(0)

@@ -1,0 +1,174 @@
+"""Options: what each refuses and says, how they are saved, and the variants that have names."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tokenmerge import LowerBound, MergeConfig, ToDo, ToFu, ToMA, ToMeSD
+from tokenmerge.errors import ConfigError
+from tokenmerge.ops.selection import select_grid
+
+METHODS = [ToMA, LowerBound, ToMeSD, ToFu, ToDo]
+
+# method, options, what the error must name: the field, the value, and something that is allowed
+REFUSED = [
+    *[(method, {"ratio": ratio}, ["ratio", repr(ratio), "between 0 and 1"])
+      for method in METHODS for ratio in (0, 1, -1, float("nan"), float("inf"), "half", True, None)],
+    *[(method, {"parts": ["selfie"]}, ["parts", "'selfie'", "'self'"]) for method in METHODS],
+    *[(method, {"parts": []}, ["parts", "empty", "'self'"]) for method in METHODS],
+    *[(method, {"parts": 3}, ["parts", "3", "list"]) for method in METHODS],
+    *[(method, {"scope": "everything"}, ["scope", "'everything'", "'site'"]) for method in METHODS],
+    *[(method, {"share": "nobody"}, ["share", "'nobody'", "'layer'"]) for method in METHODS],
+    *[(method, {"select_every": every}, ["select_every", repr(every), "at least 1"])
+      for method in METHODS for every in (0, 2.5, True)],
+    *[(method, {"min_tokens": -1}, ["min_tokens", "-1", "at least 0"]) for method in METHODS],
+    *[(method, {"proportional": "yes"}, ["proportional", "'yes'", "True or False"]) for method in METHODS],
+    *[(method, {"skip_blocks": value}, ["skip_blocks", repr(value)])
+      for method in METHODS for value in (-1, True, 1.5, [1, 2])],
+    (ToMA, {"region": "circle"}, ["region", "'circle'", "'tile'", "'stripe'", "'global'"]),
+    (ToMA, {"attend": "nowhere"}, ["attend", "'nowhere'", "'region'"]),
+    (ToMA, {"unmerge": "magic"}, ["unmerge", "'magic'", "'transpose'", "'pinv'"]),
+    (ToMA, {"selector": "best"}, ["selector", "'best'", "'facility_location'"]),
+    (ToMA, {"tile": (4,)}, ["tile", "(4,)", "(height, width)"]),
+    (ToMA, {"tile": (4, 0)}, ["tile", "0", "at least 1"]),
+    (ToMA, {"tile": 4}, ["tile", "4", "list"]),
+    *[(ToMA, {"temperature": value}, ["temperature", repr(value), "above 0"])
+      for value in (0, -0.1, float("nan"), "hot")],
+    (ToMA, {"weights_every": 0}, ["weights_every", "0", "at least 1"]),
+    (ToMA, {"weights_every": 3}, ["weights_every", "3", "select_every (10)", "2"]),
+    (ToMA, {"kv_ratio": 1.0}, ["kv_ratio", "1.0", "from 0"]),
+    (ToMA, {"kv_ratio": "most"}, ["kv_ratio", "'most'", "from 0"]),
+    (ToMA, {"ratio": 0, "kv_ratio": 0}, ["ratio", "kv_ratio", "nothing would be merged"]),
+    (ToMA, {"kv_ratio": 0.5, "scope": "block"}, ["kv_ratio", "'block'", "scope='site'"]),
+    *[(method, {"sx": 0}, ["sx", "0", "at least 1"]) for method in (ToMeSD, ToFu)],
+    (ToMeSD, {"sy": 1.5}, ["sy", "1.5", "at least 1"]),
+    (ToMeSD, {"ratio": 0.76}, ["ratio", "0.76", "0.75", "sx, sy"]),
+    (ToMeSD, {"ratio": 0.51, "sx": 2, "sy": 1}, ["ratio", "0.51", "2 x 1", "0.5"]),
+    (ToMeSD, {"ratio": 0.6, "per_cell": 2}, ["ratio", "0.6", "at most 0.5"]),
+    (ToMeSD, {"per_cell": 4}, ["per_cell", "4", "at most 3"]),
+    (ToMeSD, {"per_cell": 0}, ["per_cell", "0", "at least 1"]),
+    (ToMeSD, {"use_rand": 1}, ["use_rand", "1", "True or False"]),
+    (ToMeSD, {"seed": -3}, ["seed", "-3", "at least 0"]),
+    (ToMeSD, {"max_downsample": 0}, ["max_downsample", "0", "at least 1"]),
+    (ToFu, {"prune": 1.5}, ["prune", "1.5", "from 0 to 1"]),
+    (ToFu, {"prune": "early"}, ["prune", "'early'", "from 0 to 1"]),
+    (ToFu, {"prune": (0, -2)}, ["prune", "-2", "at least 0"]),
+    (ToFu, {"share": "level"}, ["share", "'level'", "'layer'"]),
+    (ToDo, {"parts": ("mlp",)}, ["parts", "'mlp'", "'self'"]),
+    (ToDo, {"scope": "block"}, ["scope", "'block'", "'site'"]),
+    (ToDo, {"coarser_ratios": (1.0,)}, ["coarser_ratios", "1.0", "from 0"]),
+    (ToDo, {"coarser_ratios": 0.5}, ["coarser_ratios", "0.5", "list"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "named"), REFUSED, ids=lambda value: getattr(value, "__name__", None) or repr(value)[:40]
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(method, options, named):
+    with pytest.raises(ConfigError) as refused:
+        method(**options)
+    for word in named:
+        assert word in str(refused.value)
+
+
+def test_a_config_error_is_a_value_error():
+    with pytest.raises(ValueError, match="ratio"):
+        ToMA(ratio=2)
+
+
+@pytest.mark.parametrize("factor", [0, -2, 1.5, True, "two"])
+def test_todo_refuses_factors_that_are_not_whole(factor):
+    with pytest.raises(ConfigError, match=r"factor is .*whole number"):
+        ToDo.by_factor(factor)
+
+
+def test_kv_ratio_makes_room_for_a_ratio_of_nothing():
+    assert ToMA(ratio=0, kv_ratio=0.5).ratio == 0
+    assert ToMA(ratio=0.5, kv_ratio=0).kv_ratio == 0
+
+
+@pytest.mark.parametrize(("sx", "sy"), [(2, 2), (3, 3), (1, 2), (4, 2), (5, 7)])
+def test_tomesd_takes_the_highest_ratio_its_cells_allow(sx, sy):
+    ToMeSD(ratio=1 - 1 / (sx * sy), sx=sx, sy=sy)
+    ToMeSD(ratio=(sx * sy - 1) / (sx * sy), sx=sx, sy=sy)
+
+
+EXAMPLES = [
+    ToMA(),
+    ToMA.paper(),
+    ToMA.paper_block(0.25),
+    ToMA(tile=(2, 4, 4), kv_ratio=0.75, ratio=0, skip_blocks=("mid_block.*",), parts=("self", "mlp")),
+    LowerBound(skip_blocks=3),
+    ToMeSD(),
+    ToMeSD(sx=3, sy=1, per_cell=2, ratio=0.3, use_rand=False, seed=5, max_downsample=4),
+    ToFu(),
+    ToFu(prune=(0, 3)),
+    ToDo(),
+    ToDo.by_factor(4, 2),
+]
+
+
+@pytest.mark.parametrize("config", EXAMPLES, ids=repr)
+def test_saving_and_loading_gives_the_same_config(config):
+    saved = config.to_dict()
+    assert saved["method"] == type(config).__name__
+    loaded = MergeConfig.from_dict(json.loads(json.dumps(saved)))
+    assert type(loaded) is type(config)
+    assert loaded == config
+    del saved["method"]
+    assert type(config).from_dict(saved) == config
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_configs_cannot_be_changed(method):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method().ratio = 0.4
+
+
+def test_a_function_cannot_be_saved():
+    with pytest.raises(ConfigError, match="selector is a function"):
+        ToMA(selector=select_grid).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "suggestion"),
+    [(ToMA, "ration", "ratio"), (ToMeSD, "use_random", "use_rand"), (ToDo, "coarse_ratios", "coarser_ratios")],
+)
+def test_an_unknown_option_suggests_the_near_one(method, option, suggestion):
+    with pytest.raises(ConfigError, match=f"{method.__name__} has no option '{option}': did you mean {suggestion}"):
+        method.build({option: 0.5})
+
+
+def test_an_unknown_option_that_is_near_to_none_lists_them_all():
+    with pytest.raises(ConfigError, match=r"it has ratio, .*temperature"):
+        ToMA.build({"zzz": 1})
+
+
+@pytest.mark.parametrize("name", ["Toma", "nothing", 3, None])
+def test_an_unknown_method_lists_the_known_ones(name):
+    with pytest.raises(ConfigError, match=r"is not known: .*'ToMA'.*'ToMeSD'"):
+        MergeConfig.from_dict({"method": name})
+
+
+def test_the_papers_variants():
+    stripes = {"region": "stripe", "tile": (8, 8), "proportional": False}
+    assert ToMA.paper(0.25) == ToMA(ratio=0.25, attend="global", **stripes)
+    assert ToMA.paper_stripe() == ToMA(attend="region", **stripes)
+    assert ToMA.paper_tile() == ToMA(region="tile", tile=(8, 8), proportional=False)
+    assert ToMA.paper_block() == ToMA(attend="global", scope="block", **stripes)
+    assert ToMA.stack(0.75) == ToMA(ratio=0.75, scope="stack")
+    assert (ToMA().select_every, ToMA().weights_every) == ToMA().refresh_every == (10, 5)
+
+
+def test_tomesd_defaults_are_the_packages():
+    config = ToMeSD()
+    assert (config.ratio, config.sx, config.sy, config.use_rand, config.max_downsample) == (0.5, 2, 2, True, 1)
+    assert (config.parts, config.share, config.refresh_every) == (("self",), "layer", (1, 1))
+    assert config.proportional is False
+
+
+@pytest.mark.parametrize(("factors", "ratios"), [((2,), [0.75]), ((3,), [8 / 9]), ((4, 2), [0.9375, 0.75])])
+def test_todo_by_factor(factors, ratios):
+    config = ToDo.by_factor(*factors)
+    assert [config.ratio, *config.coarser_ratios] == pytest.approx(ratios)

@@ -1,0 +1,190 @@
+"""What every method's operators keep to, on every kind of grid."""
+
+import math
+
+import pytest
+import torch
+
+from tokenmerge import LowerBound, ToDo, ToFu, ToMA, ToMeSD
+from tokenmerge.config import CannotMerge, Place
+
+EVERYWHERE = Place("block", index=0, count=2)
+LATER = Place("block", index=1, count=2)
+
+METHODS = {
+    "toma": (ToMA(), EVERYWHERE),
+    "toma, global": (ToMA(region="global", ratio=0.6), EVERYWHERE),
+    "toma, stripes": (ToMA(region="stripe"), EVERYWHERE),
+    "toma, paper": (ToMA(region="stripe", attend="global"), EVERYWHERE),
+    "toma, random": (ToMA(selector="random"), EVERYWHERE),
+    "toma, grid": (ToMA(selector="grid"), EVERYWHERE),
+    "toma, pinv": (ToMA(unmerge="pinv"), EVERYWHERE),
+    "tomesd": (ToMeSD(), EVERYWHERE),
+    "tomesd, fixed": (ToMeSD(use_rand=False, ratio=0.75), EVERYWHERE),
+    "tomesd, 3 x 2 cells": (ToMeSD(sx=3, sy=2, per_cell=2), EVERYWHERE),
+    "tofu, pruning": (ToFu(), EVERYWHERE),
+    "tofu, merging": (ToFu(), LATER),
+    "todo": (ToDo(), EVERYWHERE),
+    "todo, any ratio": (ToDo(ratio=0.4), EVERYWHERE),
+}
+GRIDS = [(8, 8), (8, 12), (7, 9), (5, 6), (3, 6, 5)]
+
+each_method = pytest.mark.parametrize(("config", "place"), METHODS.values(), ids=METHODS)
+each_grid = pytest.mark.parametrize("grid", GRIDS, ids=str)
+
+
+def tokens_on(grid, batch=3, channels=6, seed=0):
+    return torch.randn(batch, math.prod(grid), channels, generator=torch.Generator().manual_seed(seed))
+
+
+def operator_for(config, place, tokens, grid):
+    layout = config.layout(grid)
+    operators = config.plan(tokens, layout, place, None)
+    if isinstance(config, ToDo):
+        assert operators.queries is None
+        assert layout.kept == layout.tokens
+    else:
+        assert operators.queries is operators.keys
+        assert layout.kept == layout.kept_keys
+    return layout, operators.keys
+
+
+@each_method
+@each_grid
+def test_as_many_tokens_as_the_layout_says(config, place, grid):
+    tokens = tokens_on(grid)
+    layout, operator = operator_for(config, place, tokens, grid)
+    assert layout.tokens == tokens.shape[1]
+    assert layout.kept_keys < layout.tokens
+    merged = operator.merge(tokens)
+    assert merged.shape == (3, layout.kept_keys, 6)
+    assert operator.unmerge(merged).shape == tokens.shape
+
+
+@each_method
+@each_grid
+def test_kept_tokens_stand_for_all_and_sit_at_different_places(config, place, grid):
+    tokens = tokens_on(grid)
+    layout, operator = operator_for(config, place, tokens, grid)
+    assert operator.mass.shape == operator.destinations.shape == (3, layout.kept_keys)
+    torch.testing.assert_close(operator.mass.sum(dim=1), torch.full((3,), float(layout.tokens)))
+    for destinations in operator.destinations.tolist():
+        assert len(set(destinations)) == layout.kept_keys
+        assert set(destinations) <= set(range(layout.tokens))
+
+
+@each_method
+@each_grid
+def test_destinations_are_in_the_order_of_merged_tokens(config, place, grid):
+    # Tokens far apart in direction merge into nothing but themselves, so each kept one shows where it sits.
+    count = math.prod(grid)
+    tokens = torch.eye(count).unsqueeze(0)
+    _, operator = operator_for(config, place, tokens, grid)
+    merged = operator.merge(tokens)[0]
+    assert merged.argmax(dim=1).tolist() == operator.destinations[0].tolist() or all(
+        merged[position, token] >= merged[position].max() - 1e-6
+        for position, token in enumerate(operator.destinations[0].tolist())
+    )
+
+
+@each_method
+@each_grid
+def test_a_sample_in_a_batch_is_what_it_is_alone(config, place, grid):
+    tokens = tokens_on(grid)
+    _, together = operator_for(config, place, tokens, grid)
+    merged = together.merge(tokens)
+    full = together.unmerge(merged)
+    for sample in range(3):
+        single = tokens[sample : sample + 1]
+        _, alone = operator_for(config, place, single, grid)
+        assert torch.equal(alone.destinations[0], together.destinations[sample])
+        torch.testing.assert_close(alone.merge(single)[0], merged[sample], atol=1e-5, rtol=0)
+        torch.testing.assert_close(alone.unmerge(alone.merge(single))[0], full[sample], atol=1e-5, rtol=0)
+
+
+@each_method
+@each_grid
+def test_equal_tokens_come_back_as_they_were(config, place, grid):
+    tokens = torch.tensor([1.0, -2.0, 0.5]).expand(2, math.prod(grid), 3)
+    _, operator = operator_for(config, place, tokens, grid)
+    torch.testing.assert_close(operator.unmerge(operator.merge(tokens)), tokens, atol=1e-4, rtol=1e-4)
+
+
+@each_method
+@each_grid
+def test_one_plan_for_a_batch_keeps_the_same_tokens(config, place, grid):
+    tokens = tokens_on(grid)
+    shared = Place(place.name, place.index, place.count, one_for_batch=True)
+    _, operator = operator_for(config, shared, tokens, grid)
+    assert operator.destinations.shape[0] == operator.mass.shape[0] == 3
+    assert (operator.destinations == operator.destinations[0]).all()
+    _, alone = operator_for(config, place, tokens[:1], grid)
+    _, alone_shared = operator_for(config, shared, tokens[:1], grid)
+    assert torch.equal(alone.destinations, alone_shared.destinations)
+
+
+def test_one_plan_for_a_batch_listens_to_every_sample():
+    tokens = tokens_on((8, 8))
+    shared = Place("block", 0, 2, one_for_batch=True)
+    for config in (ToMA(), ToMeSD()):
+        _, of_all = operator_for(config, shared, tokens, (8, 8))
+        _, of_first = operator_for(config, EVERYWHERE, tokens[:1], (8, 8))
+        assert set(of_all.destinations[0].tolist()) != set(of_first.destinations[0].tolist())
+
+
+@each_method
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 2e4])
+def test_half_precision_keeps_its_type_and_stays_finite(config, place, dtype, scale):
+    grid = (6, 8)
+    tokens = (tokens_on(grid) * scale).clamp(-6e4, 6e4).to(dtype)
+    _, operator = operator_for(config, place, tokens, grid)
+    _, wide = operator_for(config, place, tokens.float(), grid)
+    assert torch.equal(operator.destinations, wide.destinations)
+    assert operator.mass.dtype == torch.float32
+    merged = operator.merge(tokens)
+    assert merged.dtype == dtype
+    assert merged.isfinite().all()
+
+
+@each_method
+def test_planning_is_repeatable_and_leaves_randomness_alone(config, place):
+    tokens = tokens_on((8, 8))
+    before = torch.get_rng_state()
+    _, first = operator_for(config, place, tokens, (8, 8))
+    _, second = operator_for(config, place, tokens, (8, 8))
+    assert torch.equal(first.destinations, second.destinations)
+    assert torch.equal(first.merge(tokens), second.merge(tokens))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@each_method
+def test_planning_needs_no_gradients(config, place):
+    tokens = tokens_on((8, 8)).requires_grad_()
+    _, operator = operator_for(config, place, tokens, (8, 8))
+    assert not operator.mass.requires_grad
+    assert operator.merge(tokens).requires_grad
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_lower_bound_has_the_shapes_of_toma(grid):
+    tokens = tokens_on(grid)
+    layout, operator = operator_for(LowerBound(), EVERYWHERE, tokens, grid)
+    merged = operator.merge(tokens)
+    assert layout.kept == ToMA().layout(grid).kept
+    assert merged.shape == (3, layout.kept, 6)
+    assert operator.unmerge(merged).shape == tokens.shape
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (ToMA(ratio=0.001), "ratio 0.001"),
+        (ToMeSD(ratio=0.001), "ratio 0.001"),
+        (ToFu(ratio=0.001), "ratio 0.001"),
+        (ToDo(ratio=0.001), "ratio 0.001"),
+    ],
+)
+def test_a_ratio_that_merges_nothing_says_so(config, reason):
+    with pytest.raises(CannotMerge, match=reason):
+        config.layout((8, 8))

@@ -1,0 +1,64 @@
+"""A selector of one's own, and what it is called with."""
+
+import pytest
+import torch
+
+from tokenmerge import ToMA
+from tokenmerge.config import Place
+
+
+@pytest.mark.parametrize("one_for_batch", [False, True])
+def test_a_selector_gets_the_documented_shapes_and_is_obeyed(one_for_batch):
+    calls = []
+
+    def last_tokens(similarity, count, available):
+        calls.append((similarity, count, available))
+        size = similarity.shape[2]
+        return torch.arange(size - count, size).expand(*similarity.shape[:2], count)
+
+    grid, tokens = (8, 12), torch.randn(2, 96, 5)
+    config = ToMA(selector=last_tokens, ratio=0.75)
+    operators = config.plan(tokens, config.layout(grid), Place("block", 0, 1, one_for_batch=one_for_batch), None)
+    [(similarity, count, available)] = calls
+    assert similarity.shape == ((1, 6, 16, 32) if one_for_batch else (2, 6, 16, 16))
+    assert similarity.dtype == torch.float32
+    assert count == 4
+    assert available.shape == (6, 16)
+    assert available.dtype == torch.bool
+    assert available.all()
+    last_row_of_first_tile = [36, 37, 38, 39]
+    assert operators.queries.destinations[:, :4].tolist() == [last_row_of_first_tile] * 2
+
+
+def test_a_selector_is_told_of_padding():
+    seen = []
+
+    def first_tokens(similarity, count, available):
+        seen.append((similarity, available))
+        return torch.arange(count).expand(*similarity.shape[:2], count)
+
+    grid, tokens = (7, 9), torch.randn(1, 63, 5)
+    config = ToMA(selector=first_tokens)
+    config.plan(tokens, config.layout(grid), Place("block", 0, 1), None)
+    [(similarity, available)] = seen
+    assert int(available.sum()) == 63
+    assert (similarity.transpose(-1, -2)[:, ~available] == 0).all()  # padding need not be represented
+
+
+def test_new_weights_keep_the_destinations():
+    grid, config, place = (8, 8), ToMA(), Place("block", 0, 1)
+    layout = config.layout(grid)
+    first = config.plan(torch.randn(2, 64, 5), layout, place, None)
+    second = config.plan(torch.randn(2, 64, 5), layout, place, first)
+    assert torch.equal(first.queries.destinations, second.queries.destinations)
+    assert not torch.equal(first.queries.mass, second.queries.mass)
+
+
+def test_keys_are_a_beginning_of_the_queries_choice():
+    grid, config = (8, 8), ToMA(ratio=0.25, kv_ratio=0.75)
+    operators = config.plan(torch.randn(1, 64, 5), config.layout(grid), Place("block", 0, 1), None)
+    queries = set(operators.queries.destinations[0].tolist())
+    keys = set(operators.keys.destinations[0].tolist())
+    assert len(queries) == 48
+    assert len(keys) == 16
+    assert keys < queries

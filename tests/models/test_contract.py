@@ -1,0 +1,249 @@
+"""What holds for every family of models, whatever the method: one suite over all of them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from identity import Identity
+from tiny_models import TINY_MODELS, TinyModel, made
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tokenmerge as tm
+from tokenmerge.errors import AlreadyAppliedError, NothingMergedError, UnsupportedModelError
+from tokenmerge.root import root_site_of
+
+# Small enough for the tiny models, and merging from the first block on.
+SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}
+TILES = tm.ToMA(ratio=0.5, tile=(2, 2), **SMALL)
+SCOPES = ("site", "block", "stack")
+
+every_model = pytest.mark.parametrize("tiny", TINY_MODELS, ids=str)
+
+
+def cases(*configs: tm.MergeConfig) -> pytest.MarkDecorator:
+    """Every model with every config that its scopes allow."""
+    return pytest.mark.parametrize(
+        ("tiny", "config"),
+        [
+            pytest.param(tiny, config, id=f"{tiny}-{config.scope}-{number}")
+            for tiny in TINY_MODELS
+            for number, config in enumerate(configs)
+            if config.scope in tiny.scopes
+        ],
+    )
+
+
+every_scope = cases(*(dataclasses.replace(TILES, scope=scope) for scope in SCOPES))
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@contextmanager
+def key_lengths() -> Iterator[list[int]]:
+    """How many keys each attention has seen, as it ran."""
+    seen: list[int] = []
+    original = functional.scaled_dot_product_attention
+
+    def counting(query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        seen.append(key.shape[-2])
+        return original(query, key, *args, **kwargs)
+
+    functional.scaled_dot_product_attention = counting
+    try:
+        yield seen
+    finally:
+        functional.scaled_dot_product_attention = original
+
+
+def part_lengths(model: nn.Module) -> set[int]:
+    root = root_site_of(model)
+    assert root is not None
+    return {part.seen for stack in root.stacks for block in stack.blocks for part in block.parts if part.seen}
+
+
+@cases(*(Identity(scope=scope, tiled=tiled, skip_blocks=0) for scope in SCOPES for tiled in (True, False)))
+@pytest.mark.parametrize("share", ["layer", "level", "model"])
+def test_merging_nothing_changes_nothing(tiny: TinyModel, config: Identity, share: Any) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(8, 8)
+    before = tiny.call(model, [1, 2], grid)
+    tm.apply(model, dataclasses.replace(config, share=share))
+    close(tiny.call(model, [1, 2], grid), before)
+
+
+@every_scope
+def test_merging_runs_on_fewer_tokens_and_matters(tiny: TinyModel, config: tm.ToMA) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(8, 8)
+    with key_lengths() as full:
+        before = tiny.call(model, [1], grid)
+    with tm.merged(model, config), key_lengths() as shortened:
+        after = tiny.call(model, [1], grid)
+        merged_tokens = part_lengths(model)
+    assert len(full) == len(shortened)
+    all_tokens = 2**tiny.video * 64
+    if tiny.merges_keys:
+        assert all(few < many for few, many in zip(shortened, full, strict=True) if many >= all_tokens)
+        assert max(shortened) == all_tokens // 2 + tiny.text
+    assert max(merged_tokens) <= all_tokens // 2 + tiny.text
+    assert (before - after).abs().max() > 1e-3
+
+
+@every_scope
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (8, 12), (7, 9)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_any_size_and_batch(tiny: TinyModel, config: tm.ToMA, height: int, width: int, batch: int) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(height, width)
+    before = tiny.call(model, range(batch), grid)
+    with tm.merged(model, config):
+        after = tiny.call(model, range(batch), grid)
+    assert after.shape == before.shape
+    assert after.isfinite().all()
+
+
+@every_scope
+def test_each_sample_is_merged_by_itself(tiny: TinyModel, config: tm.ToMA) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(8, 12)
+    tm.apply(model, config)
+    root = root_site_of(model)
+    assert root is not None
+    together = tiny.call(model, [1, 2, 3], grid)
+    alone = torch.cat([tiny.call(model, [seed], grid) for seed in (1, 2, 3)])
+    if not any(stack.stack.one_for_batch for stack in root.stacks):
+        close(together, alone)
+        return
+    # One choice for the batch: the same samples twice ask for what they ask for once.
+    assert not torch.allclose(together, alone, atol=1e-5)
+    close(tiny.call(model, [1, 2, 1, 2], grid)[:2], tiny.call(model, [1, 2], grid))
+
+
+@cases(
+    dataclasses.replace(TILES, region="stripe", attend="global"),
+    dataclasses.replace(TILES, region="global", unmerge="pinv", scope="block"),
+    dataclasses.replace(TILES, selector="random", proportional=False, scope="stack", share="layer"),
+    tm.LowerBound(tile=(2, 2), **SMALL),
+)
+def test_other_options_run(tiny: TinyModel, config: tm.ToMA) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(8, 8)
+    tm.apply(model, config)
+    assert tiny.call(model, [1, 2], grid).isfinite().all()
+
+
+@cases(*(dataclasses.replace(TILES, scope=scope, share="model") for scope in ("site", "stack")))
+def test_the_schedule_is_kept_exactly(tiny: TinyModel, config: tm.ToMA) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(4, 4)
+    tm.apply(model, dataclasses.replace(config, min_tokens=16))
+    root = root_site_of(model)
+    assert root is not None
+    tiny.call(model, [1], grid, 50.0)
+    plans = root.selections
+    assert plans == len({id(block.group) for stack in root.stacks if stack.layout for block in stack.blocks})
+    for step in range(1, 50):
+        tiny.call(model, [1], grid, 50.0 - step)
+    assert root.selections == plans * 5  # 50 steps, new destinations every 10
+    assert root.weightings == plans * 10  # new weights every 5
+    tiny.call(model, [1], grid, 50.0)
+    assert root.selections == plans * 6  # a later timestep: the next generation
+
+
+@every_scope
+def test_a_second_generation_owes_nothing_to_the_first(tiny: TinyModel, config: tm.ToMA) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(8, 8)
+    tm.apply(model, config)
+    first = [tiny.call(model, [1], grid, timestep) for timestep in (3.0, 2.0)]
+    tiny.call(model, [2], grid, 3.0)
+    tiny.call(model, [2, 3], tiny.grid(8, 12), 2.0)
+    again = [tiny.call(model, [1], grid, timestep) for timestep in (3.0, 2.0)]
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one, other)
+
+
+@every_scope
+def test_removing_gives_back_the_model(tiny: TinyModel, config: tm.ToMA) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(8, 8)
+    before = tiny.call(model, [1], grid)
+    hooks = count_hooks(model)
+    handle = tm.apply(model, config)
+    tiny.call(model, [1], grid)
+    handle.remove()
+    assert torch.equal(tiny.call(model, [1], grid), before)
+    assert count_hooks(model) == hooks
+
+
+@every_scope
+def test_a_copy_is_merged_and_independent(tiny: TinyModel, config: tm.ToMA) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(8, 8)
+    unmerged = tiny.call(model, [1], grid)
+    handle = tm.apply(model, config)
+    merged = tiny.call(model, [1], grid)
+    twin = copy.deepcopy(model)
+    handle.remove()
+    assert torch.equal(tiny.call(twin, [1], grid, 0.7), tiny.call(twin, [1], grid, 0.7))
+    twin_root = root_site_of(twin)
+    assert twin_root is not None
+    twin_root.plan.forget()
+    assert torch.equal(tiny.call(twin, [1], grid), merged)
+    assert torch.equal(tiny.call(model, [1], grid), unmerged)
+    assert tm.remove(twin)
+    assert torch.equal(tiny.call(twin, [1], grid), unmerged)
+
+
+@every_model
+def test_doing_nothing_is_an_error(tiny: TinyModel) -> None:
+    model = made(tiny.build)
+    with tm.merged(model, tm.ToMA(skip_blocks=0)), pytest.raises(NothingMergedError, match="min_tokens"):
+        tiny.call(model, [1], tiny.grid(4, 4))
+    with pytest.raises(NothingMergedError, match="skip_blocks"):
+        tm.apply(model, tm.ToMA(skip_blocks=1000))
+
+
+@every_model
+def test_applying_twice_is_an_error(tiny: TinyModel) -> None:
+    model = made(tiny.build)
+    with tm.merged(model, tm.ToMA(skip_blocks=0)), pytest.raises(AlreadyAppliedError, match="remove"):
+        tm.apply(model, tm.ToMA(skip_blocks=0))
+
+
+@every_model
+def test_example_inputs_are_a_call(tiny: TinyModel) -> None:
+    from tokenmerge.models import family_of
+
+    model = made(tiny.build)
+    family = family_of(model)
+    for device in ("cpu", "meta"):
+        with torch.no_grad():
+            model = model.to(device)
+            inputs = family.example_inputs(model, (256, 128), 2)
+            with tm.merged(model, TILES):
+                output = model(**inputs, return_dict=False)[0]
+                root = root_site_of(model)
+                assert root is not None
+                grids = [stack.grid for stack in root.stacks if stack.grid is not None]
+        assert output.device.type == device
+        assert output.shape[0] == 2
+        assert all(grid[-2] == 2 * grid[-1] for grid in grids)
+
+
+def test_an_unknown_model_is_an_error_that_names_the_known() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"Linear.*Stable Diffusion.*PixArt"):
+        tm.apply(nn.Linear(2, 2), tm.ToMA())
+
+
+def count_hooks(model: nn.Module) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())

@@ -1,0 +1,194 @@
+"""The smallest models of every family, of the real classes and with random weights, and calls for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokenmerge.models.position_ids import image_ids
+
+Grid = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A model and how to call it on a grid of tokens."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    inputs: Callable[[Sequence[int], Grid], dict[str, Any]]  # (one seed per sample, grid)
+    text: int = 0  # tokens of text in joint attention
+    video: bool = False
+    scopes: tuple[str, ...] = ("site", "block", "stack")
+    merges_keys: bool = True  # does it have self-attention that runs on merged tokens?
+    weighs: bool = True  # can its self-attention weigh keys?
+    skipped: int = 0  # blocks skipped unless told otherwise
+
+    def grid(self, height: int, width: int) -> Grid:
+        return (2, height, width) if self.video else (height, width)
+
+    def call(self, model: nn.Module, seeds: Sequence[int], grid: Grid, timestep: float = 0.5, **more: Any) -> Tensor:
+        inputs = self.inputs(seeds, grid)
+        inputs["timestep"] = torch.full_like(inputs["timestep"], timestep)
+        with torch.no_grad():
+            output: Tensor = model(**inputs, **more, return_dict=False)[0]
+        return output
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def made(build: Callable[[], nn.Module]) -> nn.Module:
+    """The model with weights large enough that every layer matters, the same ones each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = build().eval()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if weight.dim() > 1 and not name.endswith("pos_embed"):
+                    weight.mul_(1.5)
+    return model
+
+
+def per_sample(seeds: Sequence[int], *shape: int, salt: int = 0) -> Tensor:
+    """(len(seeds), *shape): each sample depends on its own seed alone."""
+    made = [torch.randn(*shape, generator=torch.Generator().manual_seed(seed + 1000 * salt)) for seed in seeds]
+    return torch.stack(made)
+
+
+def steps(seeds: Sequence[int]) -> Tensor:
+    return torch.full((len(seeds),), 0.5)
+
+
+# -- Stable Diffusion UNets and PixArt -----------------------------------------------------------------------------
+
+
+def sd15_unet() -> nn.Module:
+    from diffusers import UNet2DConditionModel
+
+    return UNet2DConditionModel(
+        sample_size=16,
+        block_out_channels=(8, 16),
+        down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
+        layers_per_block=1,
+        cross_attention_dim=12,
+        attention_head_dim=2,
+        norm_num_groups=4,
+    )
+
+
+def sdxl_unet() -> nn.Module:
+    from diffusers import UNet2DConditionModel
+
+    return UNet2DConditionModel(
+        sample_size=16,
+        block_out_channels=(8, 8, 16),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        transformer_layers_per_block=(1, 2, 3),
+        layers_per_block=1,
+        cross_attention_dim=12,
+        attention_head_dim=(1, 2, 2),
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=4,
+        projection_class_embeddings_input_dim=6 * 4 + 8,
+        norm_num_groups=4,
+    )
+
+
+def unet_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    return {
+        "sample": per_sample(seeds, 4, *grid),
+        "timestep": torch.tensor(0.5),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+    }
+
+
+def sdxl_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    """The first transformer of SDXL is one level down, so the latent is twice the grid."""
+    added = {"text_embeds": per_sample(seeds, 8, salt=2), "time_ids": torch.ones(len(seeds), 6)}
+    latent = grid[0] * 2, grid[1] * 2
+    return {**unet_inputs(seeds, latent), "added_cond_kwargs": added}
+
+
+def pixart() -> nn.Module:
+    from diffusers import PixArtTransformer2DModel
+
+    return PixArtTransformer2DModel(
+        sample_size=16,
+        num_layers=3,
+        patch_size=2,
+        attention_head_dim=4,
+        num_attention_heads=2,
+        in_channels=4,
+        out_channels=8,
+        cross_attention_dim=8,
+        caption_channels=12,
+        use_additional_conditions=False,
+    )
+
+
+def pixart_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    return {
+        "hidden_states": per_sample(seeds, 4, grid[0] * 2, grid[1] * 2),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
+    }
+
+
+# -- Flux ----------------------------------------------------------------------------------------------------------
+
+
+def flux(guidance: bool = True, channels: int = 8, out_channels: int | None = None) -> nn.Module:
+    from diffusers import FluxTransformer2DModel
+
+    return FluxTransformer2DModel(
+        in_channels=channels,
+        out_channels=out_channels,
+        num_layers=2,
+        num_single_layers=3,
+        attention_head_dim=12,
+        num_attention_heads=2,
+        joint_attention_dim=12,
+        pooled_projection_dim=8,
+        guidance_embeds=guidance,
+        axes_dims_rope=(4, 4, 4),
+    )
+
+
+def flux_inputs(
+    seeds: Sequence[int], grid: Grid, text: int = 5, channels: int = 8, guidance: bool = True, references: Grid = ()
+) -> dict[str, Any]:
+    """`references`: the grid of a reference image, whose tokens come behind, as in Kontext."""
+    ids = [image_ids(*grid, 3)]
+    if references:
+        ids.append(image_ids(*references, 3) + torch.tensor([1.0, 0.0, 0.0]))
+    img_ids = torch.cat(ids)
+    inputs = {
+        "hidden_states": per_sample(seeds, len(img_ids), channels),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, text, 12, salt=1),
+        "pooled_projections": per_sample(seeds, 8, salt=2),
+        "img_ids": img_ids,
+        "txt_ids": torch.zeros(text, 3),
+    }
+    return {**inputs, "guidance": torch.full((len(seeds),), 3.5)} if guidance else inputs
+
+
+TINY_MODELS = [
+    TinyModel("sd15", sd15_unet, unet_inputs),
+    TinyModel("sdxl", sdxl_unet, sdxl_inputs),
+    TinyModel("pixart", pixart, pixart_inputs),
+    TinyModel("flux", flux, flux_inputs, text=5),
+]
+
+
+def tiny(name: str) -> TinyModel:
+    return next(model for model in TINY_MODELS if model.name == name)

@@ -1,0 +1,39 @@
+"""Untrained models of full structure, exported by the code that exports the trained ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `training` is a folder of the repository, not of the package
+
+CAPTIONS = ["red heart", "blue heart", "cat face", "smiling face with heart-eyes"]
+
+
+def _export(name: str, folder: Path) -> Path:
+    import torch
+    from training.export import CARDS, as_pipeline, write_folder
+    from training.train import MODELS
+    from training.vocabulary import build_tokenizer
+
+    from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
+
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(CAPTIONS)
+    pipe = as_pipeline(MODELS[name](tokenizer), tokenizer, PatchAutoencoder())
+    write_folder(pipe, tokenizer, CAPTIONS, CARDS / f"{name}.md", folder / name)
+    return folder / name
+
+
+@pytest.fixture(scope="session")
+def fresh_sd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an untrained `emoji-sd`; copy it before changing a file."""
+    return _export("emoji-sd", tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(scope="session")
+def fresh_flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an untrained `emoji-flux`; copy it before changing a file."""
+    return _export("emoji-flux", tmp_path_factory.mktemp("zoo"))

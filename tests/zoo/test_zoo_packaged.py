@@ -1,0 +1,43 @@
+"""The weights in the package, where it has them."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from tokenmerge import zoo
+from tokenmerge.zoo.folders import verify
+
+MODELS = zoo.list_models()
+pytestmark = pytest.mark.skipif(not MODELS, reason="no weights in this installation")
+
+
+def test_all_together_stay_under_forty_megabytes() -> None:
+    files = [file for name in MODELS for file in zoo.folder_of(name).rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 40e6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_files_are_whole_and_load_within_three_seconds(name: str) -> None:
+    import diffusers  # noqa: F401 - its own import is not ours to time
+
+    start = time.perf_counter()
+    verify(zoo.folder_of(name))
+    zoo.load(name)
+    assert time.perf_counter() - start < 3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_red_heart_is_red_on_white(name: str) -> None:
+    pipe = zoo.load(name)
+    picture = pipe(
+        "red heart", num_inference_steps=8, generator=torch.Generator().manual_seed(0), output_type="np"
+    ).images[0]
+    corners = picture[[4, 4, -5, -5], [4, -5, 4, -5]]
+    assert corners.mean() > 0.85
+    red, green, blue = np.median(picture[110:146, 110:146], axis=(0, 1))
+    assert red > 0.6
+    assert max(green, blue) < red - 0.3

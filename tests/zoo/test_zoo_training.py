@@ -1,0 +1,178 @@
+"""The training code where a slip would only show hours later."""
+
+from __future__ import annotations
+
+import json
+import math
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from training.courtesy import cores_used_by_others
+from training.data import caption_of, wanted_captions
+from training.emoji_flux import image_ids, pack, unpack
+from training.emoji_sd import EmojiSD, InnerUNet, build_unet
+from training.evaluate import frechet_distance, rank_of_own_picture
+from training.pictures import Pictures
+from training.run import Average, Run
+from training.sheet import SHEET_CAPTIONS, draw_sheet
+from training.train import learning_rate, train
+from training.vocabulary import build_tokenizer, phrasings
+
+CAPTIONS = ["red heart", "blue heart", "cat face"]
+
+
+def test_captions_are_distinct_and_hold_the_sheet() -> None:
+    captions = wanted_captions()
+    assert len(captions) == len(set(captions)) >= 200
+    assert set(SHEET_CAPTIONS) <= set(captions[:200])
+    assert len(SHEET_CAPTIONS) == 24
+
+
+@pytest.mark.parametrize(
+    ("file", "caption"), [("1f680.webp", "rocket"), ("2764-fe0f.webp", "red heart"), ("readme.webp", None)]
+)
+def test_file_names_give_captions(file: str, caption: str | None) -> None:
+    assert caption_of(file) == caption
+
+
+def test_phrasings_keep_the_plain_caption_first() -> None:
+    assert phrasings("red heart")[0] == "red heart"
+    assert {"red", "heart", "a red heart"} <= set(phrasings("red heart"))
+    assert "" not in phrasings("rocket")
+
+
+def test_packing_is_that_of_the_pipeline() -> None:
+    from diffusers import FluxPipeline
+
+    latents = torch.rand(2, 16, 8, 8)
+    theirs = FluxPipeline._pack_latents(latents, 2, 16, 8, 8)
+    assert torch.equal(pack(latents), theirs)
+    assert torch.equal(unpack(pack(latents), 4), latents)
+    ids = FluxPipeline._prepare_latent_image_ids(1, 16, 16, "cpu", torch.float32)
+    assert torch.equal(image_ids(16), ids)
+
+
+def test_small_pictures_are_spread_over_the_native_positions() -> None:
+    small, native = image_ids(8), image_ids(16)
+    assert small.mean(0).tolist() == native.mean(0).tolist()
+    assert small[1, 2] - small[0, 2] == 2
+
+
+def test_the_inner_unet_trains_no_outer_weight_and_leaves_the_unet_whole() -> None:
+    unet = build_unet(levels=(16, 16, 32, 32))
+    before = unet.up_blocks[-2].upsamplers
+    out = InnerUNet(unet)(torch.randn(1, 16, 16, 16), torch.tensor([5]), torch.randn(1, 16, 128))
+    out.sum().backward()
+    assert out.shape == (1, 16, 16, 16)
+    assert unet.up_blocks[-2].upsamplers is before
+    touched = {name for name, p in unet.named_parameters() if p.grad is not None}
+    assert not any(n.startswith(("conv_in", "down_blocks.0.", "up_blocks.3.", "conv_out")) for n in touched)
+    assert any(n.startswith("down_blocks.1.") for n in touched)
+    assert any(n.startswith("up_blocks.2.") for n in touched)
+
+
+def test_sampling_finds_the_picture_when_the_prediction_is_perfect() -> None:
+    """With the true velocity of one known picture, DDIM must arrive at that picture."""
+    torch.manual_seed(0)
+    model = EmojiSD(build_tokenizer(CAPTIONS))
+    picture = torch.randn(1, 16, 4, 4)
+
+    def perfect(noisy: torch.Tensor, timestep: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+        signal = model.signal[timestep].view(-1, 1, 1, 1)
+        noise = (noisy - signal.sqrt() * picture) / (1 - signal).sqrt()
+        return signal.sqrt() * noise - (1 - signal).sqrt() * picture
+
+    model.predict = perfect  # type: ignore[method-assign]
+    tokens = torch.zeros(1, 16, dtype=torch.long)
+    found = model.sample(torch.randn(1, 16, 4, 4), tokens, tokens, steps=5, guidance=2.0)
+    torch.testing.assert_close(found, picture, atol=1e-3, rtol=1e-3)
+
+
+def test_learning_rate_warms_up_stays_and_falls() -> None:
+    assert learning_rate(1.0, 0, 0.0, 0.2) == pytest.approx(0.01)
+    assert learning_rate(1.0, 500, 0.5, 0.2) == pytest.approx(1.0)
+    assert learning_rate(1.0, 500, 0.9, 0.2) == pytest.approx(0.05 + 0.95 / 2)
+    assert learning_rate(1.0, 500, 1.0, 0.2) == pytest.approx(0.05)
+    assert learning_rate(1.0, 500, 1.0, 0.0) == pytest.approx(1.0)
+
+
+def test_average_of_constant_weights_is_the_weights() -> None:
+    model = torch.nn.Linear(2, 2)
+    average = Average(model, decay=0.9)
+    with torch.no_grad():
+        model.weight.fill_(3.0)
+    for step in range(400):
+        average.update(step)
+    torch.testing.assert_close(average.weights["weight"], model.weight.detach())
+
+
+class Tiny(torch.nn.Module):
+    """Learns to add two; stands for a model in the trainer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(1))
+
+    def loss(self, clean: torch.Tensor, tokens: torch.Tensor, bias: float) -> torch.Tensor:
+        return (self.bias - 2).square().mean()
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    torch.save(torch.zeros(3, 16, 4, 4), tmp_path / "latents_128.pt")
+    pictures = Pictures(tmp_path, build_tokenizer(CAPTIONS), CAPTIONS, 128)
+    settings = {"work": tmp_path, "model": "tiny", "size": 128, "batch": 4, "lr": 0.01, "decay": 0.0, "bias": 1.0}
+
+    def go(samples: int) -> Run:
+        run = Run(Tiny(), tmp_path / "tiny.pt", 0.9)
+        run.load()
+        run.done["pictures"] = len(CAPTIONS)
+        train(Namespace(**settings, samples=samples, save_every=1e9), run, pictures)
+        return run
+
+    first = go(400)
+    second = go(1200)
+    assert first.done["step"] == 100
+    assert second.done["step"] == 300
+    assert second.done["at_size"] == {128: 1200}
+    assert abs(second.model.bias.item() - 2) < abs(first.model.bias.item() - 2)
+    logged = [json.loads(line) for line in (tmp_path / "tiny.jsonl").read_text().splitlines()]
+    assert [line["samples"] for line in logged] == [400, 800, 1200]
+    assert logged[0]["loss"] > logged[1]["loss"] > logged[2]["loss"]
+
+
+def test_batches_hold_each_picture_once_an_epoch_and_sometimes_no_caption(tmp_path: Path) -> None:
+    torch.save(torch.arange(3.0).view(3, 1, 1, 1), tmp_path / "latents_128.pt")
+    pictures = Pictures(tmp_path, build_tokenizer(CAPTIONS), CAPTIONS, 128)
+    latents, tokens = pictures.batch(300)
+    assert latents.flatten().long().bincount().tolist() == [100, 100, 100]
+    without = (tokens == pictures.nothing).all(1).float().mean().item()
+    assert 0.03 < without < 0.2
+
+
+def test_rank_counts_nearer_pictures() -> None:
+    pictures = torch.eye(3)
+    generated = torch.tensor([[1.0, 0.1, 0.0], [1.0, 0.5, 0.0], [0.2, 0.3, 0.1]])
+    assert rank_of_own_picture(generated, pictures).tolist() == [0, 1, 2]
+
+
+def test_frechet_distance_of_shifted_clouds_is_the_squared_shift() -> None:
+    cloud = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    assert frechet_distance(cloud, cloud + 3) == pytest.approx(4 * 9, rel=1e-4)
+
+
+def test_others_are_counted_in_cores() -> None:
+    assert cores_used_by_others((10.0, 100.0), (15.0, 107.5)) == 1.5
+    assert not math.isnan(cores_used_by_others((10.0, 100.0), (10.0, 100.0)))
+
+
+def test_sheet_has_a_row_for_every_six() -> None:
+    from PIL import Image
+
+    red = Image.fromarray(np.full((32, 32, 3), (255, 0, 0), np.uint8))
+    sheet = draw_sheet([red] * 7, ["red"] * 7)
+    assert sheet.size == (6 * 32, 2 * (32 + 18))
+    assert sheet.getpixel((5, 32 + 18 + 5)) == (255, 0, 0)
+    assert sheet.getpixel((40, 32 + 18 + 5)) == (255, 255, 255)

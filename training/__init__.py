@@ -1,0 +1,1 @@
+"""How the embedded models are made; see README.md in this folder."""

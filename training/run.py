@@ -1,0 +1,61 @@
+"""What a training run keeps: weights, their moving average, the optimiser and counters, in memory and on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Average:
+    """Exponential moving average of the weights, which samples much better than the weights themselves."""
+
+    def __init__(self, model: nn.Module, decay: float, every: int = 4) -> None:
+        self.model, self.decay, self.every = model, decay, every
+        self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Follow the model; in the first steps quickly, so that the random start is forgotten."""
+        if step % self.every:
+            return
+        keep = min(self.decay, (1 + step) / (20 + step)) ** self.every
+        live = [p.detach() for p in self.model.parameters()]
+        torch._foreach_lerp_(list(self.weights.values()), live, 1 - keep)
+
+
+class Run:
+    """One training run; `load` and `save` make it survive an interruption at any moment."""
+
+    def __init__(self, model: nn.Module, path: Path, average_decay: float) -> None:
+        self.model, self.path = model, path
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.01, fused=True
+        )
+        self.average = Average(model, average_decay)
+        self.done: dict[str, Any] = {"step": 0, "samples": 0, "core_seconds": 0.0, "at_size": {}}
+
+    def load(self) -> None:
+        """Go on from the file, if there is one."""
+        if not self.path.exists():
+            return
+        state = torch.load(self.path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.average.weights = state["average"]
+        self.done = state["done"]
+
+    def save(self) -> None:
+        """Write to a second file first, so that a stop in the middle never costs the old one."""
+        state = {
+            "model": self.model.state_dict(),
+            "average": self.average.weights,
+            "optimizer": self.optimizer.state_dict(),
+            "done": self.done,
+        }
+        partial = self.path.with_suffix(".partial")
+        torch.save(state, partial)
+        os.replace(partial, self.path)

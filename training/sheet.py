@@ -1,0 +1,52 @@
+"""Draws the sample sheet: 24 fixed captions, fixed seed, six in a row.
+
+python -m training.sheet emoji-sd --work DIR --size 256 sheet.png
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image, ImageDraw
+
+from tokenmerge.zoo.folders import NAMES
+from training.data import work_parser
+from training.sampling import sample_captions
+
+SHEET_CAPTIONS = (
+    "red heart", "rocket", "pizza", "cat face", "smiling face with sunglasses", "watermelon",
+    "grinning face", "sunflower", "red apple", "octopus", "guitar", "soccer ball",
+    "panda", "cactus", "hamburger", "airplane", "crown", "christmas tree",
+    "fox", "banana", "alarm clock", "ghost", "strawberry", "sailboat",
+)  # fmt: skip
+COLUMNS, LABEL = 6, 18
+
+
+def draw_sheet(images: list[Image.Image], captions: list[str] | tuple[str, ...], columns: int = COLUMNS) -> Image.Image:
+    """Images in rows, each with its caption below."""
+    side = images[0].width
+    rows = -(-len(images) // columns)
+    sheet = Image.new("RGB", (columns * side, rows * (side + LABEL)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for index, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        left, top = index % columns * side, index // columns * (side + LABEL)
+        sheet.paste(image, (left, top))
+        draw.text((left + 4, top + side + 2), caption, fill="black")
+    return sheet
+
+
+def main() -> None:
+    parser = work_parser("Draws the sample sheet from a checkpoint.")
+    parser.add_argument("model", choices=NAMES)
+    parser.add_argument("--size", type=int, default=256, help="pixels a side")
+    parser.add_argument("--steps", type=int, default=20, help="denoising steps")
+    parser.add_argument("--guidance", type=float, default=3.0, help="classifier-free guidance")
+    parser.add_argument("output", type=Path, help="PNG to write")
+    args = parser.parse_args()
+    images, done = sample_captions(args.work, args.model, list(SHEET_CAPTIONS), args.size, args.steps, args.guidance)
+    draw_sheet(images, SHEET_CAPTIONS).save(args.output)
+    print(f"{args.output} after {done['samples']} samples, {done['core_seconds'] / 3600:.2f} core hours")
+
+
+if __name__ == "__main__":
+    main()

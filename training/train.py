@@ -1,0 +1,135 @@
+"""Trains a model at one size; stop it at any time and run the same command again to go on.
+
+    python -m training.train emoji-sd --size 128 --samples 100000
+    python -m training.train emoji-sd --size 256 --samples 100000
+
+At 128 px `emoji-sd` is trained without its outer level. `--samples` counts all runs at that size.
+Writes DIR/<model>.pt (weights, averaged weights, optimiser, counters) and appends to DIR/<model>.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from training.courtesy import Courtesy
+from training.data import work_parser
+from training.emoji_flux import EmojiFlux
+from training.emoji_sd import EmojiSD
+from training.pictures import Pictures
+from training.run import Run
+from training.vocabulary import build_tokenizer
+
+WARMUP_STEPS = 100
+LOG_STEPS = 100
+MODELS = {"emoji-sd": EmojiSD, "emoji-flux": EmojiFlux}
+
+
+def learning_rate(peak: float, step_in_run: int, fraction: float, decay: float) -> float:
+    """Warm-up at every start, then constant, then a cosine to a twentieth over the last `decay` of the samples."""
+    warm = min(1.0, (step_in_run + 1) / WARMUP_STEPS)
+    left = max(0.0, min(1.0, (1 - fraction) / decay)) if decay else 1.0
+    return peak * warm * (0.05 + 0.95 * 0.5 * (1 - math.cos(math.pi * left)))
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """A list that gets an entry when the process is asked to end; the step under way is finished and saved."""
+    caught: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda got, _: caught.append(got)) for number in numbers]
+    try:
+        yield caught
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def step(args: argparse.Namespace, run: Run, pictures: Pictures, rate: float) -> float:
+    """One optimiser step; returns the loss."""
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+    loss = run.model.loss(*pictures.batch(args.batch), args.bias)  # type: ignore[operator]
+    loss.backward()
+    nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+    run.done["step"] += 1
+    run.done["samples"] += args.batch
+    run.done["at_size"][args.size] += args.batch
+    run.average.update(run.done["step"])
+    return loss.item()
+
+
+def train(args: argparse.Namespace, run: Run, pictures: Pictures) -> None:
+    """Steps until this size has its samples or a signal asks to stop."""
+    done, losses, courtesy = run.done, [], Courtesy()
+    first_step = done["step"]
+    done["at_size"].setdefault(args.size, 0)
+    saved, spent = time.monotonic(), time.process_time()
+    with stop_requests() as stopping:
+        while done["at_size"][args.size] < args.samples and not stopping:
+            fraction = done["at_size"][args.size] / args.samples
+            rate = learning_rate(args.lr, done["step"] - first_step, fraction, args.decay)
+            losses.append(step(args, run, pictures, rate))
+            courtesy.look()
+            spent, before = time.process_time(), spent
+            done["core_seconds"] += spent - before
+            if done["step"] % LOG_STEPS == 0:
+                log(args, run, rate, sum(losses) / len(losses))
+                losses.clear()
+            if time.monotonic() - saved > args.save_every:
+                run.save()
+                saved = time.monotonic()
+        run.save()
+
+
+def log(args: argparse.Namespace, run: Run, rate: float, loss: float) -> None:
+    """Append one line to the model's log."""
+    line = {"size": args.size, **{key: run.done[key] for key in ("step", "samples", "pictures")}}
+    line |= {"core_seconds": round(run.done["core_seconds"]), "lr": round(rate, 7), "loss": round(loss, 5)}
+    with (args.work / f"{args.model}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    parser = work_parser("Trains one model at one size.")
+    parser.add_argument("model", choices=list(MODELS))
+    parser.add_argument("--size", type=int, required=True, choices=[128, 256, 512], help="pixels a side")
+    parser.add_argument("--samples", type=int, required=True, help="samples at this size, over all runs")
+    parser.add_argument("--pictures", type=int, default=None, help="only the first so many of captions.txt")
+    parser.add_argument("--batch", type=int, default=16, help="samples a step")
+    parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
+    parser.add_argument("--decay", type=float, default=0.0, help="last fraction of the samples with falling rate")
+    parser.add_argument("--average", type=float, default=0.999, help="decay of the averaged weights")
+    parser.add_argument("--bias", type=float, default=0.7, help="below 1: more of the noisy steps")
+    parser.add_argument("--save-every", type=float, default=180, help="seconds between checkpoints")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    all_captions = json.loads((args.work / "captions.json").read_text())
+    tokenizer = build_tokenizer(all_captions)
+    captions = all_captions[: args.pictures]
+    pictures = Pictures(args.work, tokenizer, captions, args.size)
+    model = MODELS[args.model](tokenizer, latent_channels=pictures.latents.shape[1])
+    run = Run(model, args.work / f"{args.model}.pt", args.average)
+    run.load()
+    run.done["pictures"] = len(captions)
+    torch.manual_seed(run.done["step"])
+    random.seed(run.done["step"])
+    train(args, run, pictures)
+
+
+if __name__ == "__main__":
+    main()
