@@ -53,7 +53,8 @@ def caption_of(file_name: str) -> str | None:
     bare = symbol.replace("\ufe0f", "")
     for candidate in (symbol, bare + "\ufe0f", bare):
         if candidate in emoji.EMOJI_DATA:
-            return emoji.EMOJI_DATA[candidate]["en"].strip(":").replace("_", " ").lower()
+            name: str = emoji.EMOJI_DATA[candidate]["en"]
+            return name.strip(":").replace("_", " ").lower()
     return None
 
 

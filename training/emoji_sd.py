@@ -83,7 +83,8 @@ class InnerUNet(nn.Module):
 
     def __init__(self, unet: UNet2DConditionModel) -> None:
         super().__init__()
-        channels, outer, inner = unet.config.in_channels, *unet.config.block_out_channels[:2]
+        channels: int = unet.config.in_channels
+        outer, inner = unet.config.block_out_channels[:2]
         self.unet = unet
         self.conv_in = nn.Conv2d(channels, outer, 3, padding=1)
         self.norm_out = nn.GroupNorm(unet.config.norm_num_groups, inner)
@@ -107,20 +108,25 @@ class InnerUNet(nn.Module):
                 x = _without_upsampling(block, x, states, time, text)
             else:
                 x = block(x, states, time, encoder_hidden_states=text)
-        return self.conv_out(silu(self.norm_out(x)))
+        prediction: Tensor = self.conv_out(silu(self.norm_out(x)))
+        return prediction
 
 
 def _without_upsampling(block: nn.Module, x: Tensor, states: tuple[Tensor, ...], time: Tensor, text: Tensor) -> Tensor:
     """An up block without its last layer, which would lead to the level that is not there."""
-    upsamplers, block.upsamplers = block.upsamplers, None
+    upsamplers = block.upsamplers
+    block.upsamplers = None  # type: ignore[assignment]
     try:
-        return block(x, states, time, encoder_hidden_states=text)
+        features: Tensor = block(x, states, time, encoder_hidden_states=text)
+        return features
     finally:
         block.upsamplers = upsamplers
 
 
 class EmojiSD(nn.Module):
     """Everything that is trained, and the loss."""
+
+    signal: Tensor  # (timesteps,): the signal's share of the variance
 
     def __init__(self, tokenizer: CLIPTokenizer, latent_channels: int = 16) -> None:
         super().__init__()
@@ -132,8 +138,10 @@ class EmojiSD(nn.Module):
     def predict(self, noisy: Tensor, timestep: Tensor, text: Tensor) -> Tensor:
         """Velocity (B, C, h, w); latents of 128 px go through the inner levels alone."""
         if noisy.shape[-1] <= INNER_SIDE:
-            return self.inner(noisy, timestep, text)
-        return self.unet(noisy, timestep, text, return_dict=False)[0]
+            velocity: Tensor = self.inner(noisy, timestep, text)
+        else:
+            velocity = self.unet(noisy, timestep, text, return_dict=False)[0]
+        return velocity
 
     def loss(self, clean: Tensor, tokens: Tensor, bias: float) -> Tensor:
         """Mean squared velocity error for latents (B, C, h, w) and token ids (B, L).

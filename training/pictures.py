@@ -17,9 +17,10 @@ NO_CAPTION = 0.1  # of the samples, for classifier-free guidance
 
 def tokenize(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:  # (len(texts), L)
     """Token ids as the pipelines make them."""
-    return tokenizer(
+    ids: Tensor = tokenizer(
         texts, padding="max_length", max_length=TEXT_LENGTH, truncation=True, return_tensors="pt"
     ).input_ids
+    return ids
 
 
 class Pictures:

@@ -23,7 +23,8 @@ def load_averaged(work: Path, name: str) -> tuple[EmojiSD | EmojiFlux, CLIPToken
     """The model with its averaged weights, its tokenizer, and how far training was."""
     tokenizer = build_tokenizer(json.loads((work / "captions.json").read_text()))
     state = torch.load(work / f"{name}.pt", weights_only=True, mmap=True)
-    model = MODELS[name](tokenizer).eval()
+    model: EmojiSD | EmojiFlux = MODELS[name](tokenizer)
+    model.eval()
     model.load_state_dict(state["average"], strict=False)
     return model, tokenizer, state["done"]
 

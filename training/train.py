@@ -1,9 +1,10 @@
-"""Trains a model at one size; stop it at any time and run the same command again to go on.
+"""Trains a model at one size or several; stop it at any time and run the same command again to go on.
 
     python -m training.train emoji-sd --size 128 --samples 100000
-    python -m training.train emoji-sd --size 256 --samples 100000
+    python -m training.train emoji-sd --size 256 512 --samples 100000
 
-At 128 px `emoji-sd` is trained without its outer level. `--samples` counts all runs at that size.
+At 128 px `emoji-sd` is trained without its outer level. With several sizes each step draws one, and larger pictures
+come in smaller batches, so that each size gets the same work. `--samples` counts all runs at the first size.
 Writes DIR/<model>.pt (weights, averaged weights, optimiser, counters) and appends to DIR/<model>.jsonl.
 """
 
@@ -31,7 +32,7 @@ from training.vocabulary import build_tokenizer
 
 WARMUP_STEPS = 100
 LOG_STEPS = 100
-MODELS = {"emoji-sd": EmojiSD, "emoji-flux": EmojiFlux}
+MODELS: dict[str, type[EmojiSD] | type[EmojiFlux]] = {"emoji-sd": EmojiSD, "emoji-flux": EmojiFlux}
 
 
 def learning_rate(peak: float, step_in_run: int, fraction: float, decay: float) -> float:
@@ -54,58 +55,67 @@ def stop_requests() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def step(args: argparse.Namespace, run: Run, pictures: Pictures, rate: float) -> float:
+def batch_size(args: argparse.Namespace, size: int) -> int:
+    """As many samples as keep the number of latent pixels a step that of the first size."""
+    return int(max(1, round(args.batch * (args.size[0] / size) ** 2)))
+
+
+def step(args: argparse.Namespace, run: Run, pictures: Pictures, samples: int, rate: float) -> float:
     """One optimiser step; returns the loss."""
     for group in run.optimizer.param_groups:
         group["lr"] = rate
-    loss = run.model.loss(*pictures.batch(args.batch), args.bias)  # type: ignore[operator]
+    loss = run.model.loss(*pictures.batch(samples), args.bias)  # type: ignore[operator]
     loss.backward()
     nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
     run.optimizer.step()
     run.optimizer.zero_grad()
     run.done["step"] += 1
-    run.done["samples"] += args.batch
-    run.done["at_size"][args.size] += args.batch
+    run.done["samples"] += samples
     run.average.update(run.done["step"])
-    return loss.item()
+    return float(loss.detach())
 
 
-def train(args: argparse.Namespace, run: Run, pictures: Pictures) -> None:
-    """Steps until this size has its samples or a signal asks to stop."""
-    done, losses, courtesy = run.done, [], Courtesy()
-    first_step = done["step"]
-    done["at_size"].setdefault(args.size, 0)
+def train(args: argparse.Namespace, run: Run, pictures: dict[int, Pictures]) -> bool:
+    """Steps until the first size has its samples, or a signal asks to stop; true when there is no more to do."""
+    done, courtesy, first_step = run.done, Courtesy(), run.done["step"]
+    losses: dict[int, list[float]] = {size: [] for size in args.size}
+    at_size = done["at_size"] = dict.fromkeys(args.size, 0) | done["at_size"]
     saved, spent = time.monotonic(), time.process_time()
     with stop_requests() as stopping:
-        while done["at_size"][args.size] < args.samples and not stopping:
-            fraction = done["at_size"][args.size] / args.samples
-            rate = learning_rate(args.lr, done["step"] - first_step, fraction, args.decay)
-            losses.append(step(args, run, pictures, rate))
+        while at_size[args.size[0]] < args.samples and not stopping:
+            rate = learning_rate(args.lr, done["step"] - first_step, at_size[args.size[0]] / args.samples, args.decay)
+            size = random.choice(args.size)
+            samples = batch_size(args, size)
+            losses[size].append(step(args, run, pictures[size], samples, rate))
+            at_size[size] += samples
             courtesy.look()
             spent, before = time.process_time(), spent
             done["core_seconds"] += spent - before
             if done["step"] % LOG_STEPS == 0:
-                log(args, run, rate, sum(losses) / len(losses))
-                losses.clear()
+                log(args, run, rate, losses)
+                losses = {size: [] for size in args.size}
             if time.monotonic() - saved > args.save_every:
                 run.save()
                 saved = time.monotonic()
         run.save()
+    return not stopping
 
 
-def log(args: argparse.Namespace, run: Run, rate: float, loss: float) -> None:
-    """Append one line to the model's log."""
-    line = {"size": args.size, **{key: run.done[key] for key in ("step", "samples", "pictures")}}
-    line |= {"core_seconds": round(run.done["core_seconds"]), "lr": round(rate, 7), "loss": round(loss, 5)}
+def log(args: argparse.Namespace, run: Run, rate: float, losses: dict[int, list[float]]) -> None:
+    """Append one line for each size to the model's log."""
     with (args.work / f"{args.model}.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+        for size, values in losses.items():
+            line = {"size": size, **{key: run.done[key] for key in ("step", "samples", "pictures")}}
+            line |= {"core_seconds": round(run.done["core_seconds"]), "lr": round(rate, 7)}
+            if values:
+                file.write(json.dumps(line | {"loss": round(sum(values) / len(values), 5)}) + "\n")
 
 
 def parse() -> argparse.Namespace:
-    parser = work_parser("Trains one model at one size.")
+    parser = work_parser("Trains one model.")
     parser.add_argument("model", choices=list(MODELS))
-    parser.add_argument("--size", type=int, required=True, choices=[128, 256, 512], help="pixels a side")
-    parser.add_argument("--samples", type=int, required=True, help="samples at this size, over all runs")
+    parser.add_argument("--size", type=int, nargs="+", required=True, choices=[128, 256, 512], help="pixels a side")
+    parser.add_argument("--samples", type=int, required=True, help="samples at the first size, over all runs")
     parser.add_argument("--pictures", type=int, default=None, help="only the first so many of captions.txt")
     parser.add_argument("--batch", type=int, default=16, help="samples a step")
     parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
@@ -121,14 +131,15 @@ def main() -> None:
     all_captions = json.loads((args.work / "captions.json").read_text())
     tokenizer = build_tokenizer(all_captions)
     captions = all_captions[: args.pictures]
-    pictures = Pictures(args.work, tokenizer, captions, args.size)
-    model = MODELS[args.model](tokenizer, latent_channels=pictures.latents.shape[1])
+    pictures = {size: Pictures(args.work, tokenizer, captions, size) for size in args.size}
+    model = MODELS[args.model](tokenizer, latent_channels=pictures[args.size[0]].latents.shape[1])
     run = Run(model, args.work / f"{args.model}.pt", args.average)
     run.load()
     run.done["pictures"] = len(captions)
     torch.manual_seed(run.done["step"])
     random.seed(run.done["step"])
-    train(args, run, pictures)
+    if not train(args, run, pictures):
+        raise SystemExit("Stopped and saved; the same command goes on.")
 
 
 if __name__ == "__main__":

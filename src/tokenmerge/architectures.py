@@ -239,7 +239,7 @@ def build_from_config(
     kind: Any = getattr(diffusers, class_name, None)
     if kind is None:
         raise UnsupportedModelError(
-            f"{class_name} is not a class of diffusers {diffusers.__version__}: update diffusers, or name another model."
+            f"diffusers {diffusers.__version__} has no class {class_name}: update diffusers, or name another model."
         )
     device = torch.device(device)
     default = torch.get_default_dtype()
@@ -259,7 +259,9 @@ def _depth(name: str, known: Architecture, blocks: Sequence[int]) -> dict[str, A
     """The config entries that cut a model down to so many blocks."""
     whole = [known.config[entry] for entry in known.depth]
     if not whole:
-        raise ConfigError(f"blocks is {tuple(blocks)!r}, and {name} is a UNet whose blocks cannot be cut: leave it out.")
+        raise ConfigError(
+            f"blocks is {tuple(blocks)!r}, and {name} is a UNet whose blocks cannot be cut: leave it out."
+        )
     if len(blocks) != len(whole) or not all(1 <= count <= most for count, most in zip(blocks, whole, strict=True)):
         counts = ", ".join(f"1 to {most}" for most in whole)
         raise ConfigError(f"blocks is {tuple(blocks)!r}: for {name} it takes {len(whole)} whole numbers ({counts}).")

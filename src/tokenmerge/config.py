@@ -122,8 +122,8 @@ class MergeConfig:
         self._check_choice("scope", self.scope, self.scopes)
         if self.scope != "site" and set(self.parts) != set(self.allowed_parts):
             raise ConfigError(
-                f"parts is {self.parts!r} and scope is {self.scope!r}: merging whole blocks merges every part, so leave "
-                f"parts out, or set scope='site'."
+                f"parts is {self.parts!r} and scope is {self.scope!r}: merging whole blocks merges every part, so give "
+                f"parts={self.allowed_parts!r}, or set scope='site'."
             )
         self._check_choice("share", self.share, ("layer", "level", "model"))
         self._check_whole("select_every", self.select_every, least=1)
@@ -152,6 +152,11 @@ class MergeConfig:
     def refresh_every(self) -> tuple[int, int]:
         """Steps between new destinations, and between new weights."""
         return self.select_every, self.select_every
+
+    @property
+    def keys_apart(self) -> bool:
+        """Are keys and values of self-attention merged otherwise than queries? Not every model allows it."""
+        return False
 
     # -- saving and loading ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tokenmerge.config import MergeConfig
-from tokenmerge.root import RootSite
+from tokenmerge.root import RootSite, root_site_of
 from tokenmerge.sites import StackSite
 
 
@@ -135,7 +135,11 @@ def _weightless_twin(model: nn.Module) -> nn.Module:
             twin: nn.Module = type(model).from_config(model.config)
         # Past diffusers' own `to`, which warns about modules that nobody will compute with here.
         return nn.Module.to(twin, next(model.parameters()).dtype).eval()
-    return copy.deepcopy(model).to("meta").eval()
+    twin = copy.deepcopy(model).to("meta").eval()
+    copied = root_site_of(twin)
+    if copied is not None:
+        copied.detach()
+    return twin
 
 
 def _native_size(model: nn.Module) -> tuple[int, int]:

@@ -40,7 +40,9 @@ class LoadedPipeline:
         """A line every command prints where the model is not a real one."""
         if not self.random:
             return None
-        return f"{self.name} is a tiny model with random weights: its pictures mean nothing, name a real one with --model."
+        return (
+            f"{self.name} is a tiny model with random weights: its pictures mean nothing, name a real one with --model."
+        )
 
     def takes(self, argument: str) -> bool:
         """Does the pipeline's call take this argument?"""
@@ -94,7 +96,8 @@ def load_denoiser_on_meta(name: str | None = None) -> nn.Module:
     if name == TINY_RANDOM:
         from tokenmerge.tiny_random import build_tiny_random
 
-        return build_tiny_random().unet.to("meta")
+        tiny: nn.Module = build_tiny_random().unet.to("meta")
+        return tiny
     from tokenmerge import zoo
 
     if name in zoo.list_models():
@@ -143,8 +146,8 @@ def _load(name: str, dtype: torch.dtype) -> Any:
         return build_tiny_random()
     if name in ARCHITECTURES:
         raise ModelLoadError(
-            f"{name} names an architecture, which has no weights to draw with: give the folder or the hub id of a model "
-            f"(`explain` and `bench` take {name} as it is)."
+            f"{name} names an architecture, which has no weights to draw with: give the folder or the hub id of a "
+            f"model (`tokenmerge explain` takes {name} as it is)."
         )
     from tokenmerge import zoo
 
@@ -160,8 +163,8 @@ def _local_folder(name: str) -> Path | None:
     if path.is_dir():
         if not (path / "model_index.json").is_file():
             raise ModelLoadError(
-                f"{name} has no model_index.json, so it is not a diffusers pipeline: give the folder that save_pretrained "
-                f"wrote, the one with model_index.json in it."
+                f"{name} has no model_index.json, so it is not a diffusers pipeline: give the folder that "
+                f"save_pretrained wrote, the one with model_index.json in it."
             )
         return path
     if path.is_file():
@@ -169,9 +172,9 @@ def _local_folder(name: str) -> Path | None:
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         from tokenmerge import zoo
 
-        embedded = ", ".join([*zoo.list_models(), TINY_RANDOM])
+        embedded = " or ".join([*zoo.list_models(), TINY_RANDOM])
         raise ModelLoadError(
-            f"there is no model folder {name}: check the path, or give a hub id such as org/model, or one of {embedded}."
+            f"there is no model folder {name}: check the path, or give a hub id such as org/model, or {embedded}."
         )
     return None
 
@@ -183,8 +186,8 @@ def _checked_variant(folder: Path) -> str | None:
         pickles = [file for file in part.iterdir() if file.suffix in PICKLES and "model" in file.name]
         if pickles and not any(file.parent == part for file in files):
             raise ModelLoadError(
-                f"{pickles[0]} is a pickle, which can run code when it is opened, and there is no safetensors file beside "
-                f"it: save the model again with safe_serialization=True."
+                f"{pickles[0]} is a pickle, which can run code when it is opened, and there is no safetensors file "
+                f"beside it: save the model again with safe_serialization=True."
             )
     for file in files:
         _check_safetensors(file)

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, NothingMergedError
+from tokenmerge.fits import misfit
 from tokenmerge.models.base import Family, Part
 from tokenmerge.plan import MergePlan
 from tokenmerge.sites import Args, BlockSite, Kwargs, StackSite
@@ -34,6 +35,9 @@ class RootSite:
 
     def _build_stacks(self) -> list[StackSite]:
         stacks = self.family.stacks(self.model)
+        reason = misfit(self.config, stacks)
+        if reason is not None:
+            raise ConfigError(f"{type(self.config).__name__} does not fit {self.family.name}: {reason}")
         names = [block.name for stack in stacks for block in stack.blocks]
         skipped = _skipped(self.config.skip_blocks, self.family.default_skip(len(names)), names)
         sites = []
@@ -83,19 +87,26 @@ class RootSite:
         self.interleaved = call.interleaved
         self.calls += 1
         self.plan.begin_call(call.timestep, call.signature)
-        self.last_call = _shapes_of(args), _shapes_of(kwargs)
+        positions = {name: kwargs[name] for name in self.family.positions if name in kwargs}
+        self.last_call = _shapes_of(args), {**_shapes_of(kwargs), **positions}
 
     @torch.compiler.disable
     def leave(self, module: nn.Module, args: Args, output: Any) -> None:
         for stack in self.stacks:
             stack.entered = None
-        called = [stack for stack in self.stacks if stack.blocks]
-        if not any(stack.layout is not None for stack in called):
-            reasons = dict.fromkeys(f"{' x '.join(map(str, stack.grid or ()))}: {stack.reason}" for stack in called)
+        if not any(part.active for stack in self.stacks for block in stack.blocks for part in block.parts):
             raise NothingMergedError(
-                f"nothing was merged at this image size ({'; '.join(reasons)}). Use a larger image, a lower "
-                f"min_tokens, or take merging out with handle.remove()."
+                f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "
+                f"other parts, or take merging out with handle.remove()."
             )
+
+    def _why_nothing(self) -> str:
+        reasons = [
+            f"{' x '.join(map(str, stack.grid or ()))}: {stack.reason or 'none of the chosen parts can merge here'}"
+            for stack in self.stacks
+            if stack.blocks
+        ]
+        return "; ".join(dict.fromkeys(reasons))
 
     def weighs(self, part: Part) -> bool:
         """Does self-attention get weights for what its keys stand for?"""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.config import CannotMerge, Layout, Operators, Place
 from tokenmerge.errors import ConfigError, MergeRuntimeError
-from tokenmerge.models.base import Block, Part, Stack
+from tokenmerge.models.base import Block, Part, Stack, chosen_parts
 from tokenmerge.ops.regions import Regions
 from tokenmerge.plan import GroupPlan
 
@@ -140,7 +141,7 @@ class PartSite:
         before, behind = self._other_keys(tokens, kept, args, kwargs)
         weights = functional.pad(weights, (before, behind))
         weights = weights[:, None] if self.part.mask == "3d" else weights[:, None, None]
-        return weights if given is None else weights + self._given_to_others(given, before, kept, behind)
+        return weights if given is None else weights + _for_others(given, before, kept, behind, weights.dtype)
 
     def _other_keys(self, tokens: Tensor, kept: int, args: Args, kwargs: Kwargs) -> tuple[int, int]:
         """How many keys that are not of the grid stand before and behind those of the grid."""
@@ -150,14 +151,6 @@ class PartSite:
         others = tokens.shape[1] - kept + (0 if text is None else text.shape[1])
         behind = others if self.part.text == "last" else self.block.stack.trailing
         return others - behind, behind
-
-    @staticmethod
-    def _given_to_others(mask: Tensor, before: int, kept: int, behind: int) -> Tensor:
-        """The model's own mask (..., 1, keys) for keys that are not of the grid; it never hides those of the grid."""
-        if mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -math.inf)
-        grid = mask.new_zeros(*mask.shape[:-1], kept)
-        return torch.cat([mask[..., :before], grid, mask[..., mask.shape[-1] - behind :]], dim=-1)
 
 
 class BlockSite:
@@ -202,7 +195,7 @@ class BlockSite:
             return None
         stack = self.stack
         scope = stack.root.config.scope
-        begins = self.first_of_run or stack.root.interleaved
+        begins = self.first_of_run or stack.apart
         tokens = _tokens(args, kwargs)
         if stack.reorders and begins:
             before, grid, behind = stack.pieces(tokens, stack.tokens)
@@ -218,7 +211,7 @@ class BlockSite:
         if not self.active:
             return None
         stack = self.stack
-        ends = self.last_of_run or stack.root.interleaved
+        ends = self.last_of_run or stack.apart
         scope = stack.root.config.scope
         unmerges = scope == "block" or (scope == "stack" and ends)
         if not unmerges and not (ends and stack.reorders):
@@ -318,6 +311,7 @@ class StackSite:
         self.layout: Layout | None = None
         self.tokens = self.kept = self.kept_keys = self.trailing = 0
         self.reorders = False
+        self.apart = False  # each block gives back all its tokens, because it cannot count on its neighbours
         self._settled_for: Hashable = None
         self._handles: list[RemovableHandle] = []
 
@@ -336,14 +330,18 @@ class StackSite:
         grid = self.stack.grid(args, kwargs)
         self.trailing = self.stack.trailing(args, kwargs)
         device = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)).device
-        settled_for = grid, device, self.root.positional, self.root.fixed_order, self.root.interleaved
+        # A checkpointed block runs again in the backward pass, by itself.
+        checkpointed = torch.is_grad_enabled() and getattr(self.stack.owner, "gradient_checkpointing", False)
+        self.apart = self.root.interleaved or checkpointed
+        settled_for = grid, device, self.root.positional, self.root.fixed_order, self.apart
         if settled_for != self._settled_for:
             self._settle(grid, device)
             self._settled_for = settled_for
 
+    @torch.compiler.disable
     def _settle(self, grid: tuple[int, ...], device: torch.device) -> None:
         """Fix everything that depends on the grid alone."""
-        fixed_order = self.root.fixed_order
+        fixed_order = self.stack.fixed_order or self.root.fixed_order
         if self.root.positional:
             kinds = ", ".join(self.root.positional)
             fixed_order = f"this call looks tokens up by position in {kinds}-attention (IP-Adapter masks do)"
@@ -357,8 +355,14 @@ class StackSite:
         self.reorders = regions is not None and not (regions.natural or regions.padded or fixed_order)
         if self.layout is not None:
             self.kept, self.kept_keys = self.layout.kept, self.layout.kept_keys
-        if regions is not None:
+            if self.kept != self.kept_keys and not self.root.config.keys_apart:
+                raise ConfigError(
+                    f"{type(self.root.config).__name__}.layout keeps {self.kept_keys} keys and {self.kept} other "
+                    f"tokens, but its keys_apart is False: a method that merges keys apart has to say so."
+                )
+        if self.layout is not None and regions is not None:
             self.regions: Regions = regions.to(device)
+            self.layout = replace(self.layout, regions=self.regions)
         run = ""
         for block in self.blocks:
             run = block.block.name if block.first_of_run else run
@@ -390,7 +394,7 @@ class StackSite:
         share = self.root.config.share
         if share == "layer":
             # What is merged once for a run has one plan.
-            return run if self.root.config.scope == "stack" and not self.root.interleaved else block
+            return run if self.root.config.scope == "stack" and not self.apart else block
         # Blocks in region order and blocks in grid order cannot read each other's operators.
         where = self.stack.level if share == "level" else ""
         return where, grid, self.reorders
@@ -407,15 +411,17 @@ class StackSite:
         return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
 
 
+def _for_others(mask: Tensor, before: int, kept: int, behind: int, dtype: torch.dtype) -> Tensor:
+    """A model's own mask (..., keys) over keys that are not of the grid; it never hides those of the grid."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
+    grid = mask.new_zeros(*mask.shape[:-1], kept)
+    return torch.cat([mask[..., :before], grid, mask[..., mask.shape[-1] - behind :]], dim=-1).to(dtype)
+
+
 def _joined(*pieces: Tensor | None) -> Tensor:
     present = [piece for piece in pieces if piece is not None]
     return present[0] if len(present) == 1 else torch.cat(present, dim=1)
-
-
-def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...]) -> list[Part]:
-    """The parts that hold nothing but the wanted kinds; one that holds several replaces those that hold fewer."""
-    wanted = [part for part in parts if set(part.kinds) <= set(kinds)]
-    return [part for part in wanted if not any(set(part.kinds) < set(other.kinds) for other in wanted)]
 
 
 def _tokens(args: Args, kwargs: Kwargs) -> Tensor:

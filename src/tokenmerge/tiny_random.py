@@ -57,7 +57,7 @@ def build_tiny_random() -> StableDiffusionPipeline:
             mid_block_add_attention=False,
         )
         text_encoder = CLIPTextModel(text_config)
-    pipe = StableDiffusionPipeline(
+    return StableDiffusionPipeline(
         vae=autoencoder.eval(),
         text_encoder=text_encoder.eval(),
         tokenizer=tokenizer,
@@ -74,7 +74,6 @@ def build_tiny_random() -> StableDiffusionPipeline:
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    return pipe
 
 
 def _letters() -> CLIPTokenizer:

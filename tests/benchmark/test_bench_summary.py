@@ -38,8 +38,9 @@ def test_there_is_no_share_without_a_limit_or_below_it() -> None:
 
 
 def test_what_was_not_measured_has_no_row() -> None:
-    assert summarise([Measurement("none"), Measurement("toma", 0.5, schedule=TEN, times={"select": [1.0]})]) != []
-    assert summarise([Measurement("none")]) == []
+    result = model_result()
+    result.measurements.append(Measurement("toma", 0.75, schedule=TEN))
+    assert [row.measurement.ratio for row in summarise(result.measurements)] == [None, None, 0.5, 0.5]
 
 
 def test_overhead_is_a_share_of_the_same_repeat() -> None:

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_runs import Outcome, Run
 
 from tokenmerge.cli.main import main
-
-SMALL = ("--size", "256", "--steps", "2", "--model", "tiny-random", "--device", "cpu")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A small experiment with the tiny random pipeline: 128 px, two steps, a few prompts."""
+"""Fixtures of the evaluation's tests."""
 
 from __future__ import annotations
 
@@ -6,48 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-
-PROMPTS = ["a lighthouse at night", "a red <b>bicycle</b> & a cat", "three apples, a pear", "a ship in a storm"]
-
-EXPERIMENT = """
-name = "small"
-ratios = [0.5]
-
-[model]
-name = "tiny-random"
-threads = 1
-
-[prompts]
-file = "prompts.txt"
-
-[seeds]
-values = [7]
-
-[image]
-width = 128
-height = 128
-steps = 2
-guidance = 2.0
-
-[timing]
-warmup = 1
-warmup_steps = 1
-
-[[variants]]
-name = "ToMA"
-method = "toma"
-
-[[variants]]
-name = "LB"
-method = "lower-bound"
-ratios = [0.25, 0.5]
-"""
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+from small_experiment import EXPERIMENT, PROMPTS
 
 
 @pytest.fixture

@@ -37,26 +37,21 @@ def denoise(tiny_unet):
 
 @pytest.fixture
 def attention_sizes(tiny_unet):
-    """What self-attention was given while a test ran: block name -> (queries, keys)."""
-    seen = {}
-    handles = []
-    for name, module in tiny_unet.named_modules():
-        if name.endswith("attn1"):
-
-            def note(module, args, kwargs, name=name):
-                keys = kwargs.get("encoder_hidden_states")
-                queries = args[0] if args else kwargs["hidden_states"]
-                seen[name.removesuffix(".attn1")] = queries.shape[1], (queries if keys is None else keys).shape[1]
-
-            # Behind the hooks that merge, which a test attaches later: so at the projections' side of the module.
-            handles.append((module, note))
-    attached = []
+    """Start to note what self-attention is given, behind hooks attached before: block name -> (queries, keys)."""
+    seen, handles = {}, []
 
     def start():
-        seen.clear()
-        attached.extend(module.register_forward_pre_hook(note, with_kwargs=True) for module, note in handles)
+        for name, module in tiny_unet.named_modules():
+            if name.endswith("attn1"):
+
+                def note(module, args, kwargs, name=name):
+                    queries = args[0] if args else kwargs["hidden_states"]
+                    keys = kwargs.get("encoder_hidden_states")
+                    seen[name] = queries.shape[1], (queries if keys is None else keys).shape[1]
+
+                handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
         return seen
 
     yield start
-    for handle in attached:
+    for handle in handles:
         handle.remove()

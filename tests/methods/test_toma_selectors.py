@@ -5,6 +5,7 @@ import torch
 
 from tokenmerge import ToMA
 from tokenmerge.config import Place
+from tokenmerge.errors import ConfigError
 
 
 @pytest.mark.parametrize("one_for_batch", [False, True])
@@ -43,6 +44,12 @@ def test_a_selector_is_told_of_padding():
     [(similarity, available)] = seen
     assert int(available.sum()) == 63
     assert (similarity.transpose(-1, -2)[:, ~available] == 0).all()  # padding need not be represented
+
+
+def test_a_selector_that_gives_something_else_is_an_error():
+    config = ToMA(selector=lambda similarity, count, available: torch.arange(count))
+    with pytest.raises(ConfigError, match=r"selector gave indices of shape \(8,\).*here \(2, 4, 8\)"):
+        config.plan(torch.randn(2, 64, 5), config.layout((8, 8)), Place("block", 0, 1), None)
 
 
 def test_new_weights_keep_the_destinations():

@@ -25,8 +25,10 @@ class TinyModel:
     video: bool = False
     scopes: tuple[str, ...] = ("site", "block", "stack")
     merges_keys: bool = True  # does it have self-attention that runs on merged tokens?
+    own_keys: bool = False  # can keys be merged apart from queries?
     weighs: bool = True  # can its self-attention weigh keys?
-    skipped: int = 0  # blocks skipped unless told otherwise
+    makes_tokens: tuple[str, ...] = ()  # modules that give the tokens of the grid, by the last part of their names
+    makes_positions: tuple[str, ...] = ()  # modules that give rotary embeddings, one row a token
 
     def grid(self, height: int, width: int) -> Grid:
         return (2, height, width) if self.video else (height, width)
@@ -182,11 +184,260 @@ def flux_inputs(
     return {**inputs, "guidance": torch.full((len(seeds),), 3.5)} if guidance else inputs
 
 
+# -- other image transformers --------------------------------------------------------------------------------------
+
+
+def sd3() -> nn.Module:
+    """Of SD 3.5's kind: the first blocks have a second attention."""
+    from diffusers import SD3Transformer2DModel
+
+    return SD3Transformer2DModel(
+        sample_size=24,
+        patch_size=2,
+        in_channels=4,
+        out_channels=4,
+        num_layers=3,
+        attention_head_dim=4,
+        num_attention_heads=2,
+        joint_attention_dim=12,
+        caption_projection_dim=8,
+        pooled_projection_dim=8,
+        pos_embed_max_size=24,
+        dual_attention_layers=(0, 1),
+        qk_norm="rms_norm",
+    )
+
+
+def sd3_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    return {
+        "hidden_states": per_sample(seeds, 4, grid[0] * 2, grid[1] * 2),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "pooled_projections": per_sample(seeds, 8, salt=2),
+    }
+
+
+def flux2() -> nn.Module:
+    from diffusers import Flux2Transformer2DModel
+
+    return Flux2Transformer2DModel(
+        in_channels=8,
+        num_layers=2,
+        num_single_layers=3,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=12,
+        timestep_guidance_channels=8,
+        mlp_ratio=2.0,
+        axes_dims_rope=(2, 2, 2, 2),
+    )
+
+
+def flux2_inputs(seeds: Sequence[int], grid: Grid, references: Grid = ()) -> dict[str, Any]:
+    ids = [image_ids(*grid, 4)]
+    if references:
+        ids.append(image_ids(*references, 4) + torch.tensor([10.0, 0.0, 0.0, 0.0]))
+    img_ids = torch.cat(ids).expand(len(seeds), -1, -1)
+    return {
+        "hidden_states": per_sample(seeds, img_ids.shape[1], 8),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "img_ids": img_ids,
+        "txt_ids": torch.zeros(len(seeds), 5, 4),
+        "guidance": torch.full((len(seeds),), 4.0),
+    }
+
+
+def qwen_image(**more: Any) -> nn.Module:
+    from diffusers import QwenImageTransformer2DModel
+
+    return QwenImageTransformer2DModel(
+        in_channels=8,
+        out_channels=4,
+        num_layers=3,
+        attention_head_dim=12,
+        num_attention_heads=2,
+        joint_attention_dim=12,
+        axes_dims_rope=(4, 4, 4),
+        **more,
+    )
+
+
+def qwen_inputs(seeds: Sequence[int], grid: Grid, references: Grid = ()) -> dict[str, Any]:
+    shapes = [(1, *grid), (1, *references)] if references else [(1, *grid)]
+    mask = torch.ones(len(seeds), 5, dtype=torch.bool)
+    mask[:, 4] = False  # the last token of text is padding
+    return {
+        "hidden_states": per_sample(seeds, sum(rows * columns for _, rows, columns in shapes), 8),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states_mask": mask,
+        "img_shapes": [shapes] * len(seeds),
+    }
+
+
+def sana() -> nn.Module:
+    from diffusers import SanaTransformer2DModel
+
+    return SanaTransformer2DModel(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=4,
+        num_attention_heads=2,
+        num_cross_attention_heads=2,
+        cross_attention_head_dim=4,
+        cross_attention_dim=8,
+        caption_channels=12,
+    )
+
+
+def sana_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    return {
+        "hidden_states": per_sample(seeds, 4, *grid),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_attention_mask": torch.tensor([[1, 1, 1, 1, 0]] * len(seeds)),
+    }
+
+
+def auraflow() -> nn.Module:
+    from diffusers import AuraFlowTransformer2DModel
+
+    return AuraFlowTransformer2DModel(
+        sample_size=16,
+        patch_size=2,
+        in_channels=4,
+        out_channels=4,
+        num_mmdit_layers=2,
+        num_single_dit_layers=2,
+        attention_head_dim=4,
+        num_attention_heads=2,
+        joint_attention_dim=12,
+        caption_projection_dim=8,
+        pos_embed_max_size=1024,
+    )
+
+
+def auraflow_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    return {
+        "hidden_states": per_sample(seeds, 4, grid[0] * 2, grid[1] * 2),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+    }
+
+
+# -- video ---------------------------------------------------------------------------------------------------------
+
+
+def wan() -> nn.Module:
+    from diffusers import WanTransformer3DModel
+
+    return WanTransformer3DModel(
+        patch_size=(1, 2, 2),
+        num_attention_heads=2,
+        attention_head_dim=12,
+        in_channels=4,
+        out_channels=4,
+        text_dim=12,
+        freq_dim=8,
+        ffn_dim=16,
+        num_layers=2,
+        cross_attn_norm=True,
+        rope_max_seq_len=64,
+    )
+
+
+def wan_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    return {
+        "hidden_states": per_sample(seeds, 4, grid[0], grid[1] * 2, grid[2] * 2),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+    }
+
+
+def ltx() -> nn.Module:
+    from diffusers import LTXVideoTransformer3DModel
+
+    return LTXVideoTransformer3DModel(
+        in_channels=8,
+        out_channels=8,
+        num_attention_heads=2,
+        attention_head_dim=8,
+        cross_attention_dim=16,
+        num_layers=2,
+        caption_channels=12,
+    )
+
+
+def ltx_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    frames, height, width = grid
+    return {
+        "hidden_states": per_sample(seeds, frames * height * width, 8),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_attention_mask": torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]] * len(seeds)),
+        "num_frames": frames,
+        "height": height,
+        "width": width,
+        # Position embeddings of a sample depend on its own speed.
+        "rope_interpolation_scale": (1 / 24, 32.0, 32.0),
+    }
+
+
+def hunyuan_video(**more: Any) -> nn.Module:
+    from diffusers import HunyuanVideoTransformer3DModel
+
+    return HunyuanVideoTransformer3DModel(
+        in_channels=4,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=8,
+        num_layers=2,
+        num_single_layers=2,
+        num_refiner_layers=1,
+        mlp_ratio=2.0,
+        patch_size=2,
+        text_embed_dim=12,
+        pooled_projection_dim=8,
+        rope_axes_dim=(2, 4, 2),
+        **more,
+    )
+
+
+def hunyuan_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    return {
+        "hidden_states": per_sample(seeds, 4, grid[0], grid[1] * 2, grid[2] * 2),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_attention_mask": torch.tensor([[True, True, True, True, False]] * len(seeds)),
+        "pooled_projections": per_sample(seeds, 8, salt=2),
+        "guidance": torch.full((len(seeds),), 6000.0),
+    }
+
+
 TINY_MODELS = [
-    TinyModel("sd15", sd15_unet, unet_inputs),
-    TinyModel("sdxl", sdxl_unet, sdxl_inputs),
-    TinyModel("pixart", pixart, pixart_inputs),
-    TinyModel("flux", flux, flux_inputs, text=5),
+    TinyModel("sd15", sd15_unet, unet_inputs, own_keys=True, makes_tokens=("proj_in",)),
+    TinyModel("sdxl", sdxl_unet, sdxl_inputs, own_keys=True),
+    TinyModel("pixart", pixart, pixart_inputs, own_keys=True, makes_tokens=("pos_embed",)),
+    TinyModel("flux", flux, flux_inputs, text=5, makes_tokens=("x_embedder",), makes_positions=("pos_embed",)),
+    TinyModel("sd3", sd3, sd3_inputs, text=5, weighs=False),
+    TinyModel("flux2", flux2, flux2_inputs, text=5, makes_tokens=("x_embedder",), makes_positions=("pos_embed",)),
+    TinyModel("qwen-image", qwen_image, qwen_inputs, text=5, weighs=False),
+    TinyModel("sana", sana, sana_inputs, scopes=("site",), weighs=False, merges_keys=False),
+    TinyModel("auraflow", auraflow, auraflow_inputs, text=13, weighs=False),  # 8 register tokens go with the text
+    TinyModel("wan", wan, wan_inputs, video=True, makes_tokens=("patch_embedding",), makes_positions=("rope",)),
+    TinyModel("ltx", ltx, ltx_inputs, video=True, makes_tokens=("proj_in",), makes_positions=("rope",)),
+    TinyModel(
+        "hunyuan-video",
+        hunyuan_video,
+        hunyuan_inputs,
+        text=5,
+        video=True,
+        makes_tokens=("x_embedder",),
+        makes_positions=("rope",),
+    ),
 ]
 
 

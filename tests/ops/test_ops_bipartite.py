@@ -186,6 +186,15 @@ def test_one_for_batch_matches_by_the_sum_of_similarities():
     assert torch.equal(alone.place[0], matching.place[0])
 
 
+@pytest.mark.parametrize("one_for_batch", [False, True])
+def test_large_images_are_matched_piece_by_piece_with_the_same_result(monkeypatch, one_for_batch):
+    tokens = random_tokens(2, 100)
+    whole = matched(tokens, (10, 10), one_for_batch=one_for_batch)
+    monkeypatch.setattr("tokenmerge.ops.bipartite.MOST_SCORES", 500)
+    pieces = matched(tokens, (10, 10), one_for_batch=one_for_batch)
+    assert torch.equal(whole.place, pieces.place)
+
+
 def test_gradients_flow_through_merge_and_unmerge():
     tokens = random_tokens(2, 16).requires_grad_()
     with torch.no_grad():

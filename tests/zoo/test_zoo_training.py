@@ -18,7 +18,7 @@ from training.evaluate import frechet_distance, rank_of_own_picture
 from training.pictures import Pictures
 from training.run import Average, Run
 from training.sheet import SHEET_CAPTIONS, draw_sheet
-from training.train import learning_rate, train
+from training.train import batch_size, learning_rate, train
 from training.vocabulary import build_tokenizer, phrasings
 
 CAPTIONS = ["red heart", "blue heart", "cat face"]
@@ -123,13 +123,13 @@ class Tiny(torch.nn.Module):
 def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     torch.save(torch.zeros(3, 16, 4, 4), tmp_path / "latents_128.pt")
     pictures = Pictures(tmp_path, build_tokenizer(CAPTIONS), CAPTIONS, 128)
-    settings = {"work": tmp_path, "model": "tiny", "size": 128, "batch": 4, "lr": 0.01, "decay": 0.0, "bias": 1.0}
+    settings = {"work": tmp_path, "model": "tiny", "size": [128], "batch": 4, "lr": 0.01, "decay": 0.0, "bias": 1.0}
 
     def go(samples: int) -> Run:
         run = Run(Tiny(), tmp_path / "tiny.pt", 0.9)
         run.load()
         run.done["pictures"] = len(CAPTIONS)
-        train(Namespace(**settings, samples=samples, save_every=1e9), run, pictures)
+        train(Namespace(**settings, samples=samples, save_every=1e9), run, {128: pictures})
         return run
 
     first = go(400)
@@ -141,6 +141,12 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     logged = [json.loads(line) for line in (tmp_path / "tiny.jsonl").read_text().splitlines()]
     assert [line["samples"] for line in logged] == [400, 800, 1200]
     assert logged[0]["loss"] > logged[1]["loss"] > logged[2]["loss"]
+
+
+def test_larger_pictures_come_in_smaller_batches() -> None:
+    args = Namespace(size=[256, 512], batch=16)
+    assert [batch_size(args, size) for size in args.size] == [16, 4]
+    assert batch_size(Namespace(size=[128, 512], batch=4), 512) == 1
 
 
 def test_batches_hold_each_picture_once_an_epoch_and_sometimes_no_caption(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
+import torch._dynamo
 from torch import nn
 
 from tokenmerge.benchmark.blocks import block_modules
 from tokenmerge.benchmark.subject import Subject
 
+MOST_GRAPHS = 1024
 Compile = Literal["blocks", "model"]
 
 
@@ -28,10 +30,19 @@ def compiled(subject: Subject, how: Compile | None) -> Iterator[None]:
     modules: list[nn.Module]
     modules = [subject.model] if how == "model" else list(block_modules(subject.model, subject.family).values())
     torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
     try:
         for module in modules:
             module.compile()
-        yield
+        # Past the usual limit torch would go on without compiling, in silence: each block has a graph for each kind of
+        # step, where hooks keep blocks from sharing one.
+        with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS):
+            yield
     finally:
         for module in modules:
             module._compiled_call_impl = None
+
+
+def graphs_compiled() -> int:
+    """How many graphs the turn has needed so far."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

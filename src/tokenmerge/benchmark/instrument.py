@@ -24,7 +24,10 @@ class TimedConfig:
         return getattr(self._config, name)
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
-        layout = self._config.layout(grid)
+        return self.layout_at(grid, downsample=1)
+
+    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
+        layout = self._config.layout_at(grid, downsample)
         if layout.regions is None:
             return layout
         return dataclasses.replace(layout, regions=cast(Regions, _TimedRegions(layout.regions, self._stopwatch)))

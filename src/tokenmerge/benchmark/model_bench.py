@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenmerge.benchmark.blocks import observe_blocks
-from tokenmerge.benchmark.compiled import Compile, compiled
+from tokenmerge.benchmark.compiled import Compile, compiled, graphs_compiled
 from tokenmerge.benchmark.contenders import Contender, contenders
 from tokenmerge.benchmark.cost import multiply_adds, peak_memory, shadow_of
 from tokenmerge.benchmark.result import Measurement
@@ -34,6 +34,8 @@ class ModelTrial:
                 phase: self._clock.seconds(lambda step=step: self.subject.call(step))  # type: ignore[misc]
                 for step, phase in enumerate(phases)
             }
+            if self._compile is not None:
+                self.measurement.settings["graphs_compiled"] = graphs_compiled()
         self.measurement.add(times, {})
 
     def _warm(self, phases: int) -> None:

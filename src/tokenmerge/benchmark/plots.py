@@ -69,7 +69,10 @@ def _plot_scaling(axes: Any, result: Result) -> None:
         axes.loglog(
             [row.measurement.case["tokens"] for row in points], [row.best.mean for row in points], "o-", label=label
         )
-    axes.set_xlabel("tokens")
+    cases = {row.measurement.case["tokens"]: row.measurement.case["pixels"] for row in rows}
+    axes.set_xticks(list(cases), [f"{pixels} px\n{tokens:,}" for tokens, pixels in cases.items()])
+    axes.minorticks_off()
+    axes.set_xlabel("image, and its tokens")
     axes.set_ylabel("seconds a step")
 
 

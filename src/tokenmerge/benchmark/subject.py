@@ -93,7 +93,7 @@ def _check_fits(name: str, needed: int, device: torch.device, dtype: torch.dtype
     cut = architectures.architecture(name).depth
     # One of each kind of block is the least that shows what merging does to it.
     ways = ["a smaller --model"] if blocks is not None or not cut else [f"--blocks {','.join('1' for _ in cut)}"]
-    if dtype.itemsize > 2:
+    if needed * torch.bfloat16.itemsize / dtype.itemsize < free:
         ways.append("--dtype bfloat16")
     precision = str(dtype).removeprefix("torch.")
     raise UsageError(

@@ -140,11 +140,15 @@ def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
     from tokenmerge.cli.files import save_image, save_json
     from tokenmerge.cli.side_by_side import side_by_side
 
-    about = {key: result[key] for key in ("prompt", "negative", "seed", "steps", "size", "guidance", "model", "versions")}
+    about = {
+        key: result[key] for key in ("prompt", "negative", "seed", "steps", "size", "guidance", "model", "versions")
+    }
     save_image(pair.unmerged, folder / "unmerged.png", {**about, "method": options.NO_METHOD, "config": None})
     merged_about = {**about, "method": result["method"], "config": result["config"]}
     save_image(pair.merged, folder / "merged.png", merged_about)
-    model = "tiny random model, its pictures mean nothing" if result["model"]["random_weights"] else result["model"]["name"]
+    model = (
+        "tiny random model, its pictures mean nothing" if result["model"]["random_weights"] else result["model"]["name"]
+    )
     sheet = side_by_side(
         [
             (pair.unmerged, "unmerged", f"{result['best']['unmerged']:.2f} s"),
@@ -188,8 +192,8 @@ def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
     selections = sum(model.measured.selections for model in pair.explanation.models if model.measured)
     weightings = sum(model.measured.weightings for model in pair.explanation.models if model.measured)
     return (
-        f"Whole pictures, prompt to pixels: {runs} run{'s' if runs > 1 else ''} of each after a warm-up. The merged time "
-        f"includes all making of plans: destinations {selections} times, weights {weightings} times."
+        f"Whole pictures, prompt to pixels: {runs} run{'s' if runs > 1 else ''} of each after a warm-up. The merged "
+        f"time includes all making of plans: destinations {selections} times, weights {weightings} times."
     )
 
 

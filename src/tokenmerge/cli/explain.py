@@ -14,13 +14,14 @@ LARGEST_BATCH = 64
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    listed = "\n".join(f"  {name.ljust(12)}  {known.title}" for name, known in ARCHITECTURES.items())
+    rows = [f"  {name.ljust(12)}  {known.title}" for name, known in ARCHITECTURES.items()]
+    models = "\n".join(["models:", *rows, "  or anything that `tokenmerge generate --model` takes"])
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "explain",
         help="what would be merged where in a model, and what it saves",
         description="Show block by block what would be merged in a model, and the multiply-adds it saves. Nothing is "
         "downloaded or drawn: the model is built without weights.",
-        epilog=f"models:\n{listed}\n  or anything that `tokenmerge generate --model` takes\n\n{options.methods_listed()}",
+        epilog=f"{models}\n\n{options.methods_listed()}",
         formatter_class=options.HelpFormatter,
     )
     parser.add_argument("--model", metavar="MODEL", help="sd15, sdxl, flux, ... (below), a folder or a hub id")

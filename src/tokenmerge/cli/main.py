@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -39,7 +40,7 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="tokenmerge",
         description="Faster image generation with diffusion models, without training, by merging redundant tokens.",
-        epilog="Try: tokenmerge compare \"red apple\" --ratio 0.5",
+        epilog='Try: tokenmerge compare "red apple" --ratio 0.5',
     )
     parser.add_argument("--version", action="version", version=f"tokenmerge {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
@@ -90,10 +91,11 @@ def _quiet_libraries(debug: bool) -> None:
     """Keep remarks of the libraries to themselves, and show warnings of our own as plain lines."""
     if debug:
         return
-    for variable in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY"):
-        os.environ.setdefault(variable, "error")
-    # Set here, before anything is imported: transformers and diffusers read them once.
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for library in ("transformers", "diffusers"):
+        # The variable for a library that is yet to be imported, the level for one that has been. Errors are left out
+        # as well: diffusers logs some with a traceback before it raises them, and raised they become sentences.
+        os.environ.setdefault(f"{library.upper()}_VERBOSITY", "critical")
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     warnings.showwarning = _show_warning
 
 

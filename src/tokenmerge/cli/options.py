@@ -32,7 +32,9 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to draw, in quotes")
     group = parser.add_argument_group("the picture")
     group.add_argument("--negative", metavar="PROMPT", help="what not to draw, where the model takes that")
-    group.add_argument("--seed", default="0", metavar="N", help="start of the noise; the same seed gives the same picture")
+    group.add_argument(
+        "--seed", default="0", metavar="N", help="start of the noise; the same seed gives the same picture"
+    )
     group.add_argument("--steps", default="20", metavar="N", help="denoising steps (default: 20)")
     group.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels, 768x512 or 512 (default: the model's own)")
     group.add_argument("--guidance", metavar="X", help="how strictly to follow the prompt (default: the model's own)")
@@ -61,7 +63,9 @@ def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = Fal
     group = parser.add_argument_group("merging")
     group.add_argument("--method", default="toma", metavar="NAME", help=f"{', '.join(names)} (default: toma)")
     group.add_argument(
-        "--ratio", metavar="R", help="fraction of tokens merged away: more is faster and blurs more (default: the method's, mostly 0.5)"
+        "--ratio",
+        metavar="R",
+        help="fraction of tokens merged away: more is faster and blurs more (default: the method's, mostly 0.5)",
     )
     group.add_argument(
         "--set",
@@ -99,7 +103,9 @@ def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeCo
     settings = read_settings(args.settings)
     if args.method == NO_METHOD:
         if not none_allowed:
-            raise UsageError(f"--method is {NO_METHOD!r}, and this command is about merging: use one of {_listed(METHODS)}.")
+            raise UsageError(
+                f"--method is {NO_METHOD!r}, and this command is about merging: use one of {_listed(METHODS)}."
+            )
         if args.ratio is not None or settings:
             raise UsageError(f"--method {NO_METHOD} merges nothing: leave out --ratio and --set, or name a method.")
         return None
@@ -149,7 +155,9 @@ def read_size(text: str | None, step: int = LATENT) -> tuple[int, int] | None:
         return None
     sides = text.lower().replace("×", "x").split("x")
     if len(sides) not in (1, 2) or not all(side.strip().isdecimal() for side in sides):
-        raise UsageError(f"--size is {text!r}: write WIDTHxHEIGHT in pixels, such as 768x512, or one number for a square.")
+        raise UsageError(
+            f"--size is {text!r}: write WIDTHxHEIGHT in pixels, such as 768x512, or one number for a square."
+        )
     size = int(sides[0]), int(sides[-1])
     for side in size:
         if not 0 < side <= LARGEST_SIDE:

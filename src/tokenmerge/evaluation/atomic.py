@@ -64,7 +64,7 @@ def plain_disk_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise RunFolderError(f"{path} may not be written: choose a folder of your own with --out.") from error
         raise RunFolderError(
-            f"{path} could not be written ({error.strerror or error}): look at the disk, then run the same command again."
+            f"{path} could not be written ({error.strerror or error}): look at the disk, then run the command again."
         ) from error
 
 

@@ -24,7 +24,7 @@ class Column:
 COLUMNS = (
     Column("psnr", "PSNR", 2, True, "decibels to the unmerged image; equal images count as 100"),
     Column("ssim", "SSIM", 4, True, "structural similarity to the unmerged image"),
-    Column("mse", "MSE", 1, False, "mean squared difference to the unmerged image, values from 0 to 255"),
+    Column("mse", "MSE", 2, False, "mean squared difference to the unmerged image, values from 0 to 255"),
     Column("lpips", "LPIPS", 4, False, "distance of deep features to the unmerged image"),
     Column("dino", "DINO", 4, False, "1 - cosine of DINO features to the unmerged image"),
     Column("fid", "FID", 2, False, "Fréchet distance of all images to all unmerged ones"),

@@ -70,9 +70,7 @@ class LocalEngine:
         self._maker = None
 
 
-def work_left(
-    pairs: Sequence[Pair], variants: Sequence[Variant], done: dict[tuple[str, str], Record]
-) -> list[Work]:
+def work_left(pairs: Sequence[Pair], variants: Sequence[Variant], done: dict[tuple[str, str], Record]) -> list[Work]:
     """What is still to be made. Each pair begins with another variant, so that none is always first."""
     work = []
     for index, pair in enumerate(pairs):

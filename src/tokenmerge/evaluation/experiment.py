@@ -25,7 +25,9 @@ class ModelChoice:
     name: str = ""
     dtype: str = "auto"  # float32 on a CPU, half precision elsewhere
     device: str = "auto"
-    threads: int = 0  # CPU threads; 0: torch's own choice, written down when the run begins, so that resuming repeats it
+    threads: int = (
+        0  # CPU threads; 0: torch's own choice, written down when the run begins, so that resuming repeats it
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Pair:
 
 def make_pairs(prompts: Sequence[str], seeds: SeedChoice, cut_of: Mapping[str, str]) -> list[Pair]:
     """Each prompt, cut as `cut_of` says, with each of its seeds. More prompts add pairs at the end and change none."""
-    pairs = []
+    pairs: list[Pair] = []
     for index, prompt in enumerate(prompts):
         cut = cut_of[prompt]
         for seed in seeds_of(seeds, index):

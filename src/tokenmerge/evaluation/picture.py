@@ -65,6 +65,10 @@ class PictureMaker:
             raise type(error)(f"variant {variant.label}: {error}") from error
         return Picture(self._encoded(image, variant, pair), seconds, self._worker(), library_versions())
 
+    def draw(self, pair: Pair, steps: int) -> Image.Image:
+        """An image of a pair with whatever is applied to the pipeline, neither timed nor kept."""
+        return self._timed(pair, steps)[0]
+
     def _warm_up(self, variant: Variant, pair: Pair) -> None:
         """The first calls of a variant in a process find cold caches and compile kernels: they are not timed."""
         if variant.key in self._warm:

@@ -1,4 +1,4 @@
-"""Prompts from a text file, a csv or parquet column; cut to what the tokenizer reads, at a comma (thesis, section 5.2)."""
+"""Prompts from a text, csv or parquet file; cut to what the tokenizer reads, at a comma (thesis, section 5.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def read_prompts(path: Path, column: str | None, limit: int | None) -> list[str]
     .txt: a prompt a line, lines that start with # are comments. .csv, .tsv and .parquet: the column named `column`.
     """
     if not path.exists():
-        raise ExperimentError(f"the prompts file {path} does not exist: give the path of a .txt, .csv or .parquet file.")
+        raise ExperimentError(
+            f"the prompts file {path} does not exist: give the path of a .txt, .csv or .parquet file."
+        )
     if path.is_dir():
         raise ExperimentError(f"the prompts file {path} is a folder: give a .txt, .csv or .parquet file.")
     kind = path.suffix.lower()
@@ -101,7 +103,7 @@ def _checked_column(path: Path, column: str | None, columns: list[str]) -> str:
 
 
 def cut_prompt(prompt: str, fits: Callable[[str], bool]) -> str:
-    """The prompt up to its last comma that leaves something the tokenizer reads in full; up to a space where no comma does.
+    """The prompt up to its last comma before which everything fits; up to a space where no comma does.
 
     >>> cut_prompt("a cat, on a mat, in the rain", lambda text: len(text) <= 20)
     'a cat, on a mat'

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmerge.evaluation.atomic import append_line, write_atomically
+from tokenmerge.evaluation.json_lines import to_line
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Record:
         return self.variant, self.id
 
     def to_line(self) -> str:
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        return to_line(dataclasses.asdict(self))
 
 
 def append_record(path: Path, record: Record) -> None:

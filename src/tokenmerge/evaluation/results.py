@@ -17,6 +17,7 @@ from tokenmerge.evaluation.pairs import Pair
 from tokenmerge.evaluation.records import Record
 from tokenmerge.evaluation.statistics import Estimate, bootstrap_mean, bootstrap_ratio_of_medians
 from tokenmerge.evaluation.variants import BASELINE, Variant
+from tokenmerge.pipelines import TINY_RANDOM
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def results_of(
     return Results(
         experiment=experiment.name,
         description=experiment.description,
-        model=experiment.model.name,
+        model=_described(experiment.model.name),
         reference=reference,
         pairs=len(pairs),
         cut_prompts=sum(pair.uncut is not None for pair in pairs),
@@ -101,6 +102,10 @@ def results_of(
         ),
         unavailable=measured.unavailable,
     )
+
+
+def _described(model: str) -> str:
+    return f"{model} (random weights: its pictures mean nothing)" if model == TINY_RANDOM else model
 
 
 def _timing(ours: Mapping[str, float], baseline: Mapping[str, float], resamples: int) -> Timing:

@@ -8,12 +8,21 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from tokenmerge.evaluation.atomic import write_atomically
 from tokenmerge.evaluation.engine import Engine, work_left
-from tokenmerge.evaluation.errors import ExperimentError
+from tokenmerge.evaluation.errors import ExperimentError, MetricUnavailable
 from tokenmerge.evaluation.experiment import MOST_IMAGES, Experiment
+from tokenmerge.evaluation.figures.curves import quality_against_time, quality_and_time_against_ratio
+from tokenmerge.evaluation.figures.grids import grids_of
+from tokenmerge.evaluation.figures.internals import internal_figures
+from tokenmerge.evaluation.metrics.measure import measure
 from tokenmerge.evaluation.pairs import Pair, make_pairs
+from tokenmerge.evaluation.picture import library_versions
 from tokenmerge.evaluation.prompts import read_prompts
+from tokenmerge.evaluation.report import gallery_of, report_page
+from tokenmerge.evaluation.results import Results, results_of
 from tokenmerge.evaluation.run_folder import RunFolder
+from tokenmerge.evaluation.tables import tables_of
 from tokenmerge.evaluation.variants import Variant, variants_of
 
 Say = Callable[[str], None]
@@ -38,6 +47,8 @@ def make_images(
         if cut := sum(pair.uncut is not None for pair in pairs):
             say(f"{cut} of {len(pairs)} prompts were longer than the tokenizer reads and were cut at a comma")
         work = work_left(pairs, variants, folder.records)
+        if work:
+            _tell_of_other_versions(folder, say)
         total = len(pairs) * len(variants)
         missing = sum(len(item.variants) for item in work)
         # The bar shows by itself how long is left, counting only what this process makes.
@@ -48,6 +59,18 @@ def make_images(
     finally:
         engine.close()
     return experiment, pairs, variants
+
+
+def _tell_of_other_versions(folder: RunFolder, say: Say) -> None:
+    """Images made before and after an upgrade are not made alike."""
+    now = library_versions()
+    for record in folder.records.values():
+        changed = [
+            f"{name} {old}, now {now.get(name)}" for name, old in record.versions.items() if now.get(name) != old
+        ]
+        if changed:
+            say(f"images in {folder.path} were made with {', '.join(changed)}: times and images may differ")
+            return
 
 
 def settled_pairs(experiment: Experiment, folder: RunFolder, prompts: Sequence[str], engine: Engine) -> list[Pair]:
@@ -70,3 +93,46 @@ def _refuse_changed_prompts(experiment: Experiment, folder: RunFolder, prompts: 
     known = [pair.uncut or pair.prompt for pair in stored[::each]]
     if list(prompts[: len(known)]) != known[: len(prompts)]:
         folder.settle_pairs(make_pairs(prompts, experiment.seeds, {prompt: prompt for prompt in prompts}))
+
+
+def evaluate(experiment: Experiment, out: Path, engine_of: Callable[[Experiment], Engine], say: Say) -> Results:
+    """Images, metrics.json, tables.md, figures and report.html. May be killed and run again at any point."""
+    folder = RunFolder(out)
+    variants_of(experiment)  # a wrong option shows before the folder is made
+    with folder.locked():
+        experiment, pairs, variants = make_images(experiment, folder, engine_of, say)
+        measured = measure(folder, experiment.metrics, pairs, variants)
+        for name, reason in measured.unavailable.items():
+            say(f"{name} is left out: {reason}")
+        results = results_of(experiment, pairs, variants, folder.records, measured)
+        write_atomically(out / "metrics.json", results.to_json())
+        write_atomically(out / "tables.md", tables_of(results))
+        figures = draw_figures(experiment, folder, pairs, variants, results, say)
+        gallery = gallery_of(out, pairs, variants, folder.records, measured, experiment.figures.gallery)
+        write_atomically(out / "report.html", report_page(results, figures, gallery))
+    return results
+
+
+def draw_figures(
+    experiment: Experiment,
+    folder: RunFolder,
+    pairs: Sequence[Pair],
+    variants: Sequence[Variant],
+    results: Results,
+    say: Say,
+) -> list[tuple[str, str]]:
+    """Writes figures/*.svg and returns (caption, svg) of each."""
+    drawn: dict[str, tuple[str, str | None]] = {}
+    try:
+        drawn["quality-time"] = ("Quality against time; numbers are ratios", quality_against_time(results))
+        drawn["ratio"] = ("Quality and time against the ratio", quality_and_time_against_ratio(results))
+        if experiment.figures.hidden_states or experiment.figures.destinations:
+            drawn |= internal_figures(experiment, folder.path / "figures", pairs[0])
+    except MetricUnavailable as reason:
+        say(f"figures are left out: {reason}")
+    for name, svg in grids_of(folder.path, pairs, variants, folder.records).items():
+        drawn[name] = (f"Images by {'ratio' if '-r' not in name else 'variant'}: {name.removeprefix('grid-')}", svg)
+    figures = [(name, caption, svg) for name, (caption, svg) in drawn.items() if svg is not None]
+    for name, _, svg in figures:
+        write_atomically(folder.path / "figures" / f"{name}.svg", svg)
+    return [(caption, svg) for _, caption, svg in figures]

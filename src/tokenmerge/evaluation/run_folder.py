@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import platform
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from filelock import FileLock, Timeout
 from tokenmerge.evaluation.atomic import TEMPORARY, plain_disk_errors, write_atomically
 from tokenmerge.evaluation.errors import ExperimentError, RunFolderError
 from tokenmerge.evaluation.experiment import Experiment, read_experiment
+from tokenmerge.evaluation.json_lines import read_lines, to_line
 from tokenmerge.evaluation.pairs import Pair, draw_start
 from tokenmerge.evaluation.picture import Picture
 from tokenmerge.evaluation.records import Record, append_record, load_records
@@ -41,7 +41,7 @@ class RunFolder:
         self._refuse_foreign_folder()
         with plain_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", timeout=0, fallback_to_soft=False, preserve_lock_file=True)
+        lock = FileLock(self.path / ".lock", timeout=0)
         holder = self.path / ".lock-holder"
         try:
             lock.acquire()
@@ -50,6 +50,8 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.path} is in use by {who}: wait until it has finished, or use another --out."
             ) from None
+        except (OSError, NotImplementedError) as error:
+            raise RunFolderError(f"{self.path} cannot be locked ({error}): use an --out on another disk.") from error
         try:
             with plain_disk_errors(holder):
                 holder.write_text(f"process {os.getpid()} on {platform.node()}")
@@ -94,9 +96,7 @@ class RunFolder:
         return experiment
 
     def stored_pairs(self) -> list[Pair]:
-        if not self.pairs_file.exists():
-            return []
-        return [Pair(**json.loads(line)) for line in self.pairs_file.read_text().splitlines()]
+        return [Pair(**values) for values in read_lines(self.pairs_file)]
 
     def settle_pairs(self, pairs: Sequence[Pair]) -> None:
         """Write the pairs down; images already made must be images of these."""
@@ -104,12 +104,11 @@ class RunFolder:
         for old, new in zip(stored, pairs, strict=False):
             if old != new:
                 raise RunFolderError(
-                    f"{self.path} was made with other prompts or seeds: its pair {old.id} is {old.prompt[:60]!r} with seed "
-                    f"{old.seed}, and now it would be {new.prompt[:60]!r} with {new.seed}. Use another --out."
+                    f"{self.path} was made with other prompts or seeds: its pair {old.id} is {old.prompt[:60]!r} with "
+                    f"seed {old.seed}, and now it would be {new.prompt[:60]!r} with {new.seed}. Use another --out."
                 )
         if len(pairs) > len(stored):
-            lines = [json.dumps(dataclasses.asdict(pair), ensure_ascii=False) for pair in pairs]
-            write_atomically(self.pairs_file, "".join(line + "\n" for line in lines))
+            write_atomically(self.pairs_file, "".join(to_line(dataclasses.asdict(pair)) + "\n" for pair in pairs))
 
     # -- images ------------------------------------------------------------------------------------------------
 

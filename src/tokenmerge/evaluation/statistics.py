@@ -22,7 +22,7 @@ class Estimate:
 
 
 def bootstrap_mean(values: ArrayLike, resamples: int, seed: int = 0) -> Estimate:
-    """The mean over pairs with its percentile bootstrap interval. The seed is fixed: the same values, the same interval."""
+    """The mean over pairs with its percentile bootstrap interval; the same values give the same interval."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise ValueError("no values to average")

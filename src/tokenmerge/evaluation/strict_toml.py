@@ -107,7 +107,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The values of a toml file, or a sentence that says why it cannot be read."""
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise ExperimentError(f"{path} has more than {LARGEST_FILE // 10**6} MB: an experiment file is a small text.")
+            raise ExperimentError(
+                f"{path} has more than {LARGEST_FILE // 10**6} MB: an experiment file is a small text."
+            )
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ExperimentError(f"{path} does not exist: give the path of an experiment file (.toml).") from None

@@ -14,23 +14,28 @@ UNAVAILABLE = "n/a"
 
 def tables_of(results: Results) -> str:
     """All tables as Markdown."""
-    parts = [f"# {results.experiment}", results.description, _conditions(results), _time_table(results)]
+    parts = [f"# {_cell(results.experiment)}", _cell(results.description), _conditions(results), _time_table(results)]
     parts += [_metric_table(results), _difference_table(results), _by_ratio(results), _notes(results)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def columns_shown(results: Results) -> list[Column]:
-    """Metrics that were asked for: measured, or missing for a reason that is told."""
+    """Metrics that were asked for: those measured, then those missing for a reason that is told."""
     measured = {name for variant in results.variants for name in variant.metrics}
-    return [column for column in COLUMNS if column.metric in measured or column.metric in results.unavailable]
+    missing = [column for column in COLUMNS if column.metric in results.unavailable]
+    return [column for column in COLUMNS if column.metric in measured] + missing
 
 
 def _conditions(results: Results) -> str:
-    cut = f" {results.cut_prompts} prompts were cut at a comma to what the tokenizer reads." if results.cut_prompts else ""
+    cut = (
+        f" {results.cut_prompts} prompts were cut at a comma to what the tokenizer reads."
+        if results.cut_prompts
+        else ""
+    )
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     return (
-        f"Model {_cell(results.model)}; {results.pairs} prompt-seed pairs per variant, the same for all.{cut} Brackets are "
-        f"95 % intervals. Made on {_cell('; '.join(results.workers))} with {versions}."
+        f"Model {_cell(results.model)}; {results.pairs} prompt-seed pairs per variant, the same for all.{cut} Brackets "
+        f"are 95 % intervals. Made on {_cell('; '.join(results.workers))} with {versions}."
     )
 
 
@@ -42,12 +47,12 @@ def _time_table(results: Results) -> str:
             f"{variant.timing.best:.3f}",
             f"{variant.timing.median:.3f}",
             f"{variant.timing.mean:.3f}",
-            f"{100 * variant.timing.relative:.1f} %",
+            f"{100 * variant.timing.relative:.1f}",
             shown_estimate(variant.timing.speedup, 3),
         ]
         for variant in results.variants
     ]
-    heads = ["variant", "r", "best s/im", "median s/im", "mean s/im", "time to r = 0", "speed-up"]
+    heads = ["variant", "r", "best s/im", "median s/im", "mean s/im", "time, % of baseline", "speed-up"]
     return "## Time\n\n" + _table(rows, heads)
 
 
@@ -120,8 +125,8 @@ def _notes(results: Results) -> str:
     titles = {column.metric: column.title for column in COLUMNS}
     lines += [f"- {titles[name]} is {UNAVAILABLE}: {reason}." for name, reason in results.unavailable.items()]
     lines += [
-        "- Intervals of means and speed-ups are by bootstrap over pairs; those of FID by leaving out a twentieth of the "
-        "images at a time, because drawing images with repeats moves FID itself.",
+        "- Intervals of means and speed-ups are by bootstrap over pairs; those of FID by leaving out a twentieth of "
+        "the images at a time, because drawing images with repeats moves FID itself.",
         "- FID depends on how many images there are: compare it within one table only.",
     ]
     return "## Notes\n\n" + "\n".join(lines)

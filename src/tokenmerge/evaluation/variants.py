@@ -35,7 +35,7 @@ BASELINE = Variant("baseline", "baseline")
 
 
 def variants_of(experiment: Experiment) -> list[Variant]:
-    """The baseline first, then every variant at every ratio. Configs are built here, so a wrong option shows at once."""
+    """The baseline first, then every variant at every ratio. Configs are built, so a wrong option shows at once."""
     variants = [BASELINE]
     for choice in experiment.variants:
         ratios: Sequence[float | None] = experiment.ratios if choice.ratios is None else choice.ratios
@@ -58,4 +58,4 @@ def _variant(choice: VariantChoice, ratio: float | None) -> Variant:
         raise ExperimentError(f"variant {choice.name!r}: {error}") from None
     slug = re.sub(r"[^A-Za-z0-9.+-]+", "-", choice.name.replace("*", "-star")).strip("-.") or "variant"
     key = slug[:80] if ratio is None else f"{slug[:80]}_r{ratio:g}"
-    return Variant(key, choice.name, ratio, config)
+    return Variant(key, choice.name, config.ratio, config)

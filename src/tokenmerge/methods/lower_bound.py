@@ -24,8 +24,10 @@ class LowerBound(ToMA):
 
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+        if previous is not None:
+            return previous
         assert layout.regions is not None
-        regions = layout.regions.to(tokens.device)
+        regions = layout.regions
         batch = tokens.shape[0]
         operators: dict[int, LinearOperator | None] = {layout.tokens: None}
         for kept in (layout.kept, layout.kept_keys):
@@ -34,7 +36,8 @@ class LowerBound(ToMA):
                 rows = kept * batch // groups
                 columns = regions.count * regions.size * batch // groups
                 generator = torch.Generator().manual_seed(0)
-                down = torch.rand(groups, rows, columns, generator=generator)
+                # The same for every sample, so that none depends on the rest of its batch.
+                down = torch.rand(groups // batch, rows, columns, generator=generator).repeat(batch, 1, 1)
                 down = (down / down.sum(dim=-1, keepdim=True)).to(tokens.device, tokens.dtype)
                 first = torch.arange(rows, device=tokens.device)
                 start = torch.arange(groups // batch, device=tokens.device)[:, None] * columns

@@ -36,8 +36,8 @@ class ToDo(MergeConfig):
     ratio: fraction of keys and values left out on the model's finest level. 0.75, the default, is the paper's factor
         of 2 (every second row and column); other ratios take rows and columns at even distances. Queries and MLP keep
         their cost, so it saves less than merging at the same ratio and stays closer to the picture.
-    coarser_ratios: the same for levels 2, 4, ... times coarser, which are left alone where none is given. At 2048
-        pixels the paper pools two levels: `ToDo.by_factor(4, 2)`.
+    coarser_ratios: the same for levels 2, 4, ... times coarser, which are left alone where none is given. Very large
+        images have keys to spare on two levels: try `ToDo.by_factor(4, 2)` at 2048 pixels.
     """
 
     ratio: float = 0.75
@@ -68,6 +68,10 @@ class ToDo(MergeConfig):
                     f"coarser_ratios has {ratio!r}: it takes numbers from 0 (that level is left alone) up to, not "
                     f"including, 1."
                 )
+
+    @property
+    def keys_apart(self) -> bool:
+        return True
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_at(grid, downsample=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -123,11 +124,16 @@ class ToMA(MergeConfig):
         return self.select_every, self.weights_every
 
     @property
+    def keys_apart(self) -> bool:
+        return self._keys_ratio != self.ratio
+
+    @property
     def _keys_ratio(self) -> float:
         return self.ratio if self.kv_ratio is None else self.kv_ratio
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
         regions = self._regions(grid)
+        self._refuse_empty_regions(regions)
         kept = [
             regions.tokens if ratio == 0 else regions.kept(ratio) * regions.count
             for ratio in (self.ratio, self._keys_ratio)
@@ -137,8 +143,17 @@ class ToMA(MergeConfig):
                 f"ratio {max(self.ratio, self._keys_ratio)} keeps all {regions.smallest} tokens of a region; "
                 f"raise ratio or choose a larger tile"
             )
-        # A padded order is longer than the grid, so tokens cannot stay in it between parts.
         return Layout(grid, regions.tokens, kept[0], kept[1], regions)
+
+    def _refuse_empty_regions(self, regions: Regions) -> None:
+        """A region cannot keep less than one token, and a ratio is never capped in silence."""
+        size = regions.tokens / regions.count
+        ratio = max(self.ratio, self._keys_ratio)
+        if size * (1 - ratio) < 0.5:
+            raise ConfigError(
+                f"ratio {ratio} would leave nothing of a region of {size:g} tokens: use at most "
+                f"{math.floor((1 - 1 / size) * 1000) / 1000}, or a larger tile."
+            )
 
     def _regions(self, grid: tuple[int, ...]) -> Regions:
         if self.region == "global":
@@ -157,7 +172,7 @@ class ToMA(MergeConfig):
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         assert layout.regions is not None
-        regions = layout.regions.to(tokens.device)
+        regions = layout.regions
         in_regions = tokens if place.in_region_order else regions.gather(tokens)
         unit = unit_tokens(in_regions).reshape(tokens.shape[0], regions.count, regions.size, -1)  # (B, R, n, C)
         picks = previous.picks if previous is not None else None
@@ -187,7 +202,13 @@ class ToMA(MergeConfig):
             # Side by side the samples' tokens are all there is to represent, so gains add up over the batch.
             similarity = torch.cat(similarity.unbind(), dim=-1).unsqueeze(0)
         selector = self.selector if callable(self.selector) else SELECTORS[self.selector]
-        return selector(similarity, count, available).expand(unit.shape[0], -1, -1)
+        picks = selector(similarity, count, available)
+        if picks.shape != (*similarity.shape[:2], count):
+            raise ConfigError(
+                f"selector gave indices of shape {tuple(picks.shape)}: for {count} of {similarity.shape[2]} candidates "
+                f"it must give (samples, regions, {count}), here {(*similarity.shape[:2], count)}."
+            )
+        return picks.expand(unit.shape[0], -1, -1)
 
     def _operator(
         self, unit: Tensor, picks: Tensor, regions: Regions, dtype: torch.dtype, in_region_order: bool

@@ -24,7 +24,7 @@ class ToMeSD(MergeConfig):
 
     ratio: at most 1 - per_cell / (sx * sy) can be merged away, 0.75 with the default cells; more is an error.
     sx, sy: width and height of a cell in tokens. Larger cells allow higher ratios and merge over longer distances;
-        try (2, 2) first, then 1 x 2, which was sharper at low ratios in a replication.
+        try (2, 2) first, then 1 x 2, which came closer at low ratios in a replication.
     per_cell: destinations in each cell. More keep detail where a cell holds an edge, and lower the highest ratio.
     use_rand: destinations at random places of their cells, which avoids a visible grid at high ratios; or always at
         the same ones, the top left first.

@@ -5,12 +5,40 @@ from __future__ import annotations
 from torch import nn
 
 from tokenmerge.errors import UnsupportedModelError
-from tokenmerge.models.base import Family
+from tokenmerge.models.auraflow import AuraFlowFamily
+from tokenmerge.models.base import Family, is_a
 from tokenmerge.models.flux import FluxFamily
+from tokenmerge.models.flux2 import Flux2Family
+from tokenmerge.models.hunyuan_video import HunyuanVideoFamily
+from tokenmerge.models.ltx import LTXFamily
 from tokenmerge.models.pixart import PixArtFamily
+from tokenmerge.models.qwen_image import QwenImageFamily
+from tokenmerge.models.sana import SanaFamily
+from tokenmerge.models.sd3 import SD3Family
 from tokenmerge.models.unet import UNetFamily
+from tokenmerge.models.wan import WanFamily
 
-FAMILIES: list[Family] = [UNetFamily(), PixArtFamily(), FluxFamily()]
+FAMILIES: list[Family] = [
+    UNetFamily(),
+    SD3Family(),
+    FluxFamily(),
+    Flux2Family(),
+    PixArtFamily(),
+    QwenImageFamily(),
+    SanaFamily(),
+    AuraFlowFamily(),
+    WanFamily(),
+    LTXFamily(),
+    HunyuanVideoFamily(),
+]
+
+# Models that people ask for and that do not fit: class name -> (name, reason).
+UNFIT = {
+    "Lumina2Transformer2DModel": (
+        "Lumina-Image 2.0",
+        "text and image share one padded sequence, in which each sample's image starts at another place",
+    ),
+}
 
 
 def register_family(family: Family) -> None:
@@ -23,6 +51,9 @@ def family_of(model: nn.Module) -> Family:
     for family in FAMILIES:
         if family.recognises(model):
             return family
+    unfit = next((reason for class_name, (_, reason) in UNFIT.items() if is_a(model, class_name)), None)
+    if unfit is not None:
+        raise UnsupportedModelError(f"tokens of {type(model).__name__} cannot be merged: {unfit}.")
     known = "; ".join(family.name for family in FAMILIES)
     raise UnsupportedModelError(
         f"{type(model).__name__} is not a model that tokenmerge can merge in. It knows: {known}. "

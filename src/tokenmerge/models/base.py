@@ -9,6 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+# For `Call.fixed_order`.
+TIME_PER_TOKEN = "this call gives each token a timestep of its own"
+
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
@@ -71,7 +74,8 @@ class Stack:
     # Tokens behind the grid's that are never merged, such as those of a reference image.
     trailing: Callable[[Sequence[Any], Mapping[str, Any]], int] = nothing_behind
     downsample: int = 1  # how much coarser, per side, its grid is than the finest that the model has
-    only_parts: str = ""  # why whole blocks cannot run on merged tokens, where they cannot
+    # Why its blocks need all tokens in grid order, where they do: then only parts can be merged.
+    fixed_order: str = ""
 
     @property
     def one_for_batch(self) -> bool:
@@ -88,25 +92,24 @@ class Call:
     # Parts in which this call looks tokens up by position (IP-Adapter masks do, in cross-attention): those parts
     # are left alone, and tokens stay in grid order.
     positional: tuple[str, ...] = ()
-    # Why blocks treat tokens by their place in the grid in this call, where they do (a timestep for each token, say):
-    # tokens stay in grid order, and only parts can be merged.
-    fixed_order: str = ""
+    fixed_order: str = ""  # as in `Stack`, for this call: because each token has a timestep of its own, say
     # Blocks are left out, or something is added to the tokens between them (ControlNets do, in transformers): each
     # block must give back all tokens in grid order.
     interleaved: bool = False
 
 
 class Family:
-    """A family of models that tokenmerge knows. A new one fills in the four methods that raise."""
+    """A family of models that tokenmerge knows. A new one fills in the methods that raise."""
 
     name: str = ""
+    class_name: str = ""  # of the models, in diffusers or elsewhere
     cannot_weigh: str = ""  # why attention cannot weigh keys by what they stand for, where it cannot
     # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
     positions: tuple[str, ...] = ()
 
     def recognises(self, model: nn.Module) -> bool:
         """Is this model one of the family?"""
-        raise NotImplementedError
+        return is_a(model, self.class_name)
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         """Where its tokens can be merged."""
@@ -125,6 +128,12 @@ class Family:
         return 0
 
 
+def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...]) -> list[Part]:
+    """The parts that hold nothing but the wanted kinds; one that holds several replaces those that hold fewer."""
+    wanted = [part for part in parts if set(part.kinds) <= set(kinds)]
+    return [part for part in wanted if not any(set(part.kinds) < set(other.kinds) for other in wanted)]
+
+
 def rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
     """The last `tokens` rows of a position embedding replaced by those at `places`; rows of text before them stay.
 
@@ -134,6 +143,7 @@ def rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
     [0.0, 1.0, 4.0, 2.0]
     """
     axis = 0 if rows.dim() == 2 else 1
+    rows = rows.to(places.device)
     before, image = torch.split(rows, [rows.shape[axis] - tokens, tokens], dim=axis)
     if places.dim() == 2:
         samples = torch.arange(places.shape[0], device=places.device)[:, None]
@@ -159,6 +169,13 @@ def argument(arguments: Arguments, position: int, name: str) -> Any:
     """An argument that callers may pass by position or by name."""
     args, kwargs = arguments
     return args[position] if position < len(args) else kwargs.get(name)
+
+
+def patch_grid(patch: int | tuple[int, ...], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    """The grid of a model whose first argument is the latent, and which makes a token of each patch of it."""
+    patches = (patch, patch) if isinstance(patch, int) else patch
+    sides = argument((args, kwargs), 0, "hidden_states").shape[-len(patches) :]
+    return tuple(side // length for side, length in zip(sides, patches, strict=True))
 
 
 def timestep_value(timestep: Any) -> float | None:

@@ -17,7 +17,6 @@ from tokenmerge.models.base import (
     Stack,
     argument,
     cos_sin_at,
-    is_a,
     new_like,
     signature_of,
     timestep_value,
@@ -34,10 +33,8 @@ class FluxFamily(Family):
     """Double blocks, then single blocks, on one grid and so in one stack. Text and references are never merged."""
 
     name = "Flux.1 (dev, schnell, Fill, Kontext)"
+    class_name = "FluxTransformer2DModel"
     positions = ("img_ids", "txt_ids")
-
-    def recognises(self, model: nn.Module) -> bool:
-        return is_a(model, "FluxTransformer2DModel")
 
     def default_skip(self, blocks: int) -> int:
         return round(blocks * SKIPPED / OF_BLOCKS)
@@ -102,7 +99,8 @@ SINGLE_PARTS = (
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    return grid_of_ids(argument((args, kwargs), 4, "img_ids"))
+    grid: tuple[int, ...] = grid_of_ids(argument((args, kwargs), 4, "img_ids"))
+    return grid
 
 
 def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Call, Family, Stack, argument, is_a, signature_of, timestep_value
+from tokenmerge.models.base import Call, Family, Stack, argument, patch_grid, signature_of, timestep_value
 from tokenmerge.models.unet import basic_blocks
 
 
@@ -16,17 +17,11 @@ class PixArtFamily(Family):
     """One stack of blocks over the patches of the latent; positions are added before the first."""
 
     name = "PixArt (alpha, Sigma)"
-
-    def recognises(self, model: nn.Module) -> bool:
-        return is_a(model, "PixArtTransformer2DModel")
+    class_name = "PixArtTransformer2DModel"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        patch = int(model.config.patch_size)  # type: ignore[union-attr, arg-type]
-
-        def grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-            height, width = argument((args, kwargs), 0, "hidden_states").shape[-2:]
-            return height // patch, width // patch
-
+        config: Any = model.config
+        grid = partial(patch_grid, config.patch_size)
         blocks = basic_blocks(model.transformer_blocks, "transformer_blocks")
         return [Stack("transformer_blocks", "transformer_blocks", model, grid, blocks)]
 

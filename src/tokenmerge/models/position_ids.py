@@ -1,4 +1,4 @@
-"""The grid of an image from the position ids that Flux models get: (tokens, axes), row and column last but for one axis."""
+"""The grid of an image from the position ids that Flux models get: one row a token, with its image, row and column."""
 
 from __future__ import annotations
 

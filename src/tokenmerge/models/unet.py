@@ -15,12 +15,13 @@ class UNetFamily(Family):
     """Every `Transformer2DModel` in the UNet is a stack; its input still has height and width."""
 
     name = "Stable Diffusion UNet (1.x, 2.x, SDXL)"
-
-    def recognises(self, model: nn.Module) -> bool:
-        return is_a(model, "UNet2DConditionModel")
+    class_name = "UNet2DConditionModel"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        transformers = {name: module for name, module in model.named_modules() if is_a(module, "Transformer2DModel")}
+        found = [(name, module) for name, module in model.named_modules() if is_a(module, "Transformer2DModel")]
+        # In the order they run: named_modules has the middle last.
+        order = ("down_blocks", "mid_block", "up_blocks")
+        transformers = dict(sorted(found, key=lambda item: order.index(item[0].split(".")[0])))
         levels = len(model.down_blocks)  # type: ignore[arg-type]
         finest = min((_depth(name, levels) for name in transformers), default=0)
         return [

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+# Similarities held at a time, 256 MB of them: large images have far more, and need not have them all at once.
+MOST_SCORES = 2**26
+
 
 @dataclass(frozen=True, eq=False)
 class Matching:
@@ -73,10 +76,7 @@ def match_tokens(
     one_for_batch: one matching for all samples, by the sum of their similarities.
     """
     batch, tokens, _ = unit.shape
-    scores = unit.index_select(1, sources) @ unit.index_select(1, destinations).transpose(-1, -2)  # (B, S, D)
-    if one_for_batch:
-        scores = scores.sum(dim=0, keepdim=True)
-    best, nearest = scores.max(dim=-1)  # (B, S)
+    best, nearest = _nearest(unit, sources, destinations, one_for_batch)  # (B, S)
     order = best.argsort(dim=-1, descending=True, stable=True)
     gone, stay = order[:, :count], order[:, count:].sort(dim=-1).values
     rows, staying = stay.shape  # one row for the batch, or one a sample
@@ -122,6 +122,20 @@ def merge_by_pruning(tokens: Tensor, matching: Matching) -> Tensor:
 def unmerge_by_copy(tokens: Tensor, matching: Matching) -> Tensor:
     """Every token reads what the one that stands for it has become. (B, M, C) -> (B, N, C)."""
     return _rows(tokens, matching.place)
+
+
+def _nearest(unit: Tensor, sources: Tensor, destinations: Tensor, one_for_batch: bool) -> tuple[Tensor, Tensor]:
+    """How like each source (B, S) is to the destination most like it, and which of the D that is."""
+    targets = unit.index_select(1, destinations).transpose(-1, -2)  # (B, C, D)
+    best, nearest = [], []
+    for some in sources.tensor_split(math.ceil(unit.shape[0] * sources.numel() * destinations.numel() / MOST_SCORES)):
+        scores = unit.index_select(1, some) @ targets
+        if one_for_batch:
+            scores = scores.sum(dim=0, keepdim=True)
+        values, indices = scores.max(dim=-1)
+        best.append(values)
+        nearest.append(indices)
+    return torch.cat(best, dim=1), torch.cat(nearest, dim=1)
 
 
 def _grouped(kept: Tensor, place: Tensor) -> Matching:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tokenmerge.api import denoisers_of
 from tokenmerge.evaluation.figures.drawing import new_figure, styled, to_svg
 from tokenmerge.models import family_of
+from tokenmerge.models.base import Family
 
 CLUSTERS = 12
 MOST_BLOCKS = 6
@@ -34,9 +35,10 @@ class HiddenState:
 def recorded_hidden_states(pipeline: Any, steps: int) -> Iterator[list[HiddenState]]:
     """Collects the tokens that enter some blocks at some steps, of the last sample: with guidance, the prompt's own."""
     model = denoisers_of(pipeline)[0]
-    recorder = _Recorder(chosen(steps, MOST_STEPS))
-    handles = [model.register_forward_pre_hook(recorder.begin_step)]
-    for stack in family_of(model).stacks(model):
+    family = family_of(model)
+    recorder = _Recorder(family, chosen(steps, MOST_STEPS))
+    handles = [model.register_forward_pre_hook(recorder.begin_call, with_kwargs=True)]
+    for stack in family.stacks(model):
         handles.append(stack.owner.register_forward_pre_hook(recorder.entering(stack), with_kwargs=True))
         for block in stack.blocks:
             handles.append(block.module.register_forward_pre_hook(recorder.seeing(block.name), with_kwargs=True))
@@ -48,14 +50,19 @@ def recorded_hidden_states(pipeline: Any, steps: int) -> Iterator[list[HiddenSta
 
 
 class _Recorder:
-    def __init__(self, steps: Sequence[int]) -> None:
+    def __init__(self, family: Family, steps: Sequence[int]) -> None:
+        self.family = family
         self.steps = set(steps)
         self.step = -1
+        self.timestep: float | None = None
         self.grid: tuple[int, ...] = ()
         self.found: list[HiddenState] = []
 
-    def begin_step(self, module: nn.Module, args: Any) -> None:
-        self.step += 1
+    def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        timestep = self.family.read_call(args, kwargs).timestep
+        # Guidance may call the model twice at one step.
+        self.step += self.step < 0 or timestep is None or timestep != self.timestep
+        self.timestep = timestep
 
     def entering(self, stack: Any) -> Any:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -93,7 +100,7 @@ def kmeans(points: Tensor, clusters: int, rounds: int = 20) -> Tensor:
         if torch.equal(updated, labels):
             break
         labels = updated
-        for index in labels.unique().tolist():
+        for index in set(labels.tolist()):
             centres[index] = points[labels == index].mean(dim=0)
     return labels
 

@@ -27,7 +27,9 @@ def grids_of(
     sets: dict[str, list[Variant]] = {}
     for variant in variants[1:]:
         sets.setdefault(f"grid-{variant.key.split('_r')[0]}", []).append(variant)
-        sets.setdefault("grid-without-ratio" if variant.ratio is None else f"grid-r{variant.ratio:g}", []).append(variant)
+        sets.setdefault("grid-without-ratio" if variant.ratio is None else f"grid-r{variant.ratio:g}", []).append(
+            variant
+        )
     chosen = [pairs[index * len(pairs) // min(ROWS, len(pairs))] for index in range(min(ROWS, len(pairs)))]
     return {
         name: _grid(folder, chosen, [BASELINE, *columns], records) for name, columns in sets.items() if len(columns) > 1
@@ -49,7 +51,9 @@ def _grid(
             title = html.escape(f"{pair.prompt} (seed {pair.seed}): {variant.label}")
             place = f'x="{column * (CELL + GAP)}" y="{top}" width="{CELL}" height="{tallest}"'
             cells.append(f'<image {place} href="{data}"><title>{title}</title></image>')
-        cells.append(f'<text class="prompt" x="0" y="{top + tallest + 13}">{html.escape(_short(pair.prompt, width))}</text>')
+        cells.append(
+            f'<text class="prompt" x="0" y="{top + tallest + 13}">{html.escape(_short(pair.prompt, width))}</text>'
+        )
         top += tallest + 20
     style = "text{font:12px 'DejaVu Sans',sans-serif;fill:#333}.prompt{font-size:10px;fill:#777}"
     return (

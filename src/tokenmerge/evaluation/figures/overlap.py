@@ -81,9 +81,12 @@ def draw_overlaps(values: Mapping[str, Sequence[float]]) -> str | None:
         panel = figure.subplots()
         for index, (block, line) in enumerate(values.items()):
             colour = COLOURS[index % len(COLOURS)]
-            panel.plot(range(1, len(line) + 1), [100 * v for v in line], label=short_name(block), color=colour, linewidth=1.3)
+            panel.plot(
+                range(1, len(line) + 1), [100 * v for v in line], label=short_name(block), color=colour, linewidth=1.3
+            )
         panel.set_xlabel("denoising step")
         panel.set_ylabel(f"% shared with the first of its {INTERVAL} steps")
         panel.set_ylim(0, 102)
+        panel.xaxis.get_major_locator().set_params(integer=True)
         figure.legend(loc="outside right upper", fontsize=7)
         return to_svg(figure)

@@ -38,7 +38,8 @@ class FeatureStore:
         kept = _read(path, key)
         if kept is not None:
             return kept
-        rows = [self._of_batch(files[i : i + BATCH]) for i in tqdm(range(0, len(files), BATCH), f"FID {name}", leave=False)]
+        begins = tqdm(range(0, len(files), BATCH), f"FID {name}", delay=2, leave=False)
+        rows = [self._of_batch(files[begin : begin + BATCH]) for begin in begins]
         features = np.concatenate(rows)
         buffer = io.BytesIO()
         np.savez(buffer, key=np.array(key), features=features)
@@ -55,7 +56,7 @@ class FeatureStore:
 def fid(ours: NDArray[np.float32], theirs: NDArray[np.float32], paired: bool) -> Estimate:
     """FID of two sets with its interval; where they are paired, a pair is left out on both sides."""
     whole = frechet_distance(ours, theirs)
-    groups = min(GROUPS, len(ours))
+    groups = min(GROUPS if len(ours) <= 1000 else GROUPS // 2, len(ours))
     if len(ours) < 4:
         return Estimate(whole, float("nan"), float("nan"), len(ours))  # nothing can be left out
     left_out = []

@@ -27,14 +27,17 @@ def frechet_distance(first: Features, second: Features) -> float:
 def _centred(features: Features) -> NDArray[np.float64]:
     """Rows around their mean, scaled so that the covariance is their product with themselves."""
     rows = np.asarray(features, dtype=np.float64)
-    return (rows - rows.mean(axis=0)) / np.sqrt(len(rows) - 1)
+    centred: NDArray[np.float64] = (rows - rows.mean(axis=0)) / np.sqrt(len(rows) - 1)
+    return centred
 
 
 def _shared_trace(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
-    dimensions = ours.shape[1]
-    # An orthogonal factor changes no singular value: only the triangular one is kept where there are many images.
-    if len(ours) > dimensions:
-        ours = np.linalg.qr(ours, mode="r")
-    if len(theirs) > dimensions:
-        theirs = np.linalg.qr(theirs, mode="r")
-    return float(np.linalg.svd(ours @ theirs.T, compute_uv=False).sum())
+    return float(np.linalg.svd(_few_rows(ours) @ _few_rows(theirs).T, compute_uv=False).sum())
+
+
+def _few_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """An orthogonal factor changes no singular value: of many images only the triangular factor is needed."""
+    if len(rows) <= rows.shape[1]:
+        return rows
+    triangular: NDArray[np.float64] = np.linalg.qr(rows).R
+    return triangular

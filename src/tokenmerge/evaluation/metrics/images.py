@@ -20,7 +20,9 @@ def read_image(path: Path) -> Tensor:
         with Image.open(path) as image:
             return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise ExperimentError(f"the image {path} cannot be read ({error}): delete it and run the command again.") from None
+        raise ExperimentError(
+            f"the image {path} cannot be read ({error}): delete it and run the command again."
+        ) from None
 
 
 def image_files(folder: Path) -> list[Path]:

@@ -91,8 +91,8 @@ def _build(arrays: dict[str, Any]) -> Lpips:
 
 
 # What leads from one compared layer to the next: cKsSpP is a K x K convolution with stride S and padding P, and a ReLU.
-_ALEXNET = ("c11s4p2", "m3 c5s1p2", "m3 c3s1p1", "c3s1p1", "c3s1p1")
-_VGG16 = ("c3s1p1 c3s1p1", "m2 c3s1p1 c3s1p1", *["m2 c3s1p1 c3s1p1 c3s1p1"] * 3)
+_ALEXNET: tuple[str, ...] = ("c11s4p2", "m3 c5s1p2", "m3 c3s1p1", "c3s1p1", "c3s1p1")
+_VGG16: tuple[str, ...] = ("c3s1p1 c3s1p1", "m2 c3s1p1 c3s1p1", *["m2 c3s1p1 c3s1p1 c3s1p1"] * 3)
 
 
 def _layer(word: str, convolutions: dict[str, Any], counter: Any) -> nn.Module:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
@@ -40,7 +42,9 @@ class Measurements:
     unavailable: dict[str, str] = field(default_factory=dict)
 
 
-def measure(folder: RunFolder, choice: MetricChoice, pairs: Sequence[Pair], variants: Sequence[Variant]) -> Measurements:
+def measure(
+    folder: RunFolder, choice: MetricChoice, pairs: Sequence[Pair], variants: Sequence[Variant]
+) -> Measurements:
     """Everything that the experiment asks for and that can be had."""
     device = pick_device(None)
     found = Measurements()
@@ -110,8 +114,8 @@ def _measured(
                 identity = _identity(name, network, twin, record)
                 value = kept.values.get(identity)
                 if value is None:
-                    images = (read_image(folder.path / each.file) for each in (twin, record))
-                    value = metric(*images, pair.prompt)
+                    images = [read_image(folder.path / each.file) for each in (twin, record)]
+                    value = metric(images[0], images[1], pair.prompt)
                     kept.add(identity, value)
                 values[variant.key][pair.id] = value
                 bar.update()
@@ -153,14 +157,14 @@ def _measure_sets(
     """FID of each variant's images: to the unmerged ones (thesis), and to real ones (paper)."""
     asked = [name for name in ("fid", "fid_real") if name in choice.names]
     if len(pairs) < 2:
-        found.unavailable |= {name: "FID needs two pairs or more" for name in asked}
+        found.unavailable |= dict.fromkeys(asked, "FID needs two pairs or more")
         return
     try:
         if not asked:
             return
         network = load_inception(choice.inception, device)
     except MetricUnavailable as reason:
-        found.unavailable |= {name: str(reason) for name in asked}
+        found.unavailable |= dict.fromkeys(asked, str(reason))
         return
     store = FeatureStore(folder.path / "features", network, choice.inception or "installed")
     if "fid" in asked:
@@ -177,7 +181,9 @@ def _measure_sets(
             found.unavailable["fid_real"] = str(reason)
 
 
-def _run_features(store: FeatureStore, folder: RunFolder, pairs: Sequence[Pair], variant: Variant):  # type: ignore[no-untyped-def]
+def _run_features(
+    store: FeatureStore, folder: RunFolder, pairs: Sequence[Pair], variant: Variant
+) -> NDArray[np.float32]:
     records = [folder.records[variant.key, pair.id] for pair in pairs]
     return store.features(variant.key, [folder.path / r.file for r in records], [r.sha256 for r in records])
 

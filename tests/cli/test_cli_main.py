@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import SMALL, Run
+from command_runs import SMALL, Run
 
 from tokenmerge.cli import generate
 from tokenmerge.cli.main import COMMANDS, build_parser
@@ -61,7 +61,6 @@ def test_debug_shows_the_traceback(run: Run, place: str) -> None:
     assert outcome.code == 2
     assert "Traceback" in outcome.err
     assert "no prompt was given" in outcome.err
-
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, Run
+from command_runs import SMALL, Run
 from PIL import Image
 
 import tokenmerge as tm

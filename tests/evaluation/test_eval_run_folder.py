@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from small_experiment import EXPERIMENT, PROMPTS
 
 from tokenmerge.evaluation import atomic
 from tokenmerge.evaluation.engine import LocalEngine, Work, work_left
@@ -55,8 +56,6 @@ def lines(path: Path) -> list[dict]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The small experiment run once from beginning to end."""
-    from conftest import EXPERIMENT, PROMPTS
-
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "prompts.txt").write_text("\n".join(PROMPTS))
     (folder / "experiment.toml").write_text(EXPERIMENT)
@@ -214,8 +213,6 @@ def test_other_prompts_are_refused(copied, experiment_file):
 
 
 def test_more_prompts_go_on_from_what_is_there(copied, undisturbed, experiment_file):
-    from conftest import PROMPTS
-
     run(copied, read_experiment(experiment_file(prompts=[*PROMPTS, "one more"])))
     assert len(lines(copied)) == 20
     old = hashes(undisturbed)

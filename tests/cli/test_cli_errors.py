@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, Outcome, Run
+from command_runs import SMALL, Outcome, Run
 
 
 def assert_sentence(outcome: Outcome, *said: str) -> None:
@@ -113,8 +113,11 @@ def test_batch(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--set", "tile=99,99"), "tile 99 x 99 is larger than the 32 x 32 grid of tokens: use a tile of at most 32 x 32"),
-        (("--set", "min_tokens=100000"), "Use a larger image, lower min_tokens"),
+        (
+            ("--set", "tile=99,99"),
+            "tile 99 x 99 is larger than the 32 x 32 grid of tokens: use a tile of at most 32 x 32",
+        ),
+        (("--set", "min_tokens=100000"), "fewer than min_tokens=100000). Use a larger image"),
         (("--set", "skip_blocks=nowhere.*"), "which matches no block"),
     ],
 )

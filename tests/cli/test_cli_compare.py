@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, Run
+from command_runs import SMALL, Run
 from PIL import Image
 
 from tokenmerge import generation
@@ -93,5 +93,5 @@ def test_side_by_side_shows_every_pixel_of_both(size: tuple[int, int]) -> None:
     left, right = Image.new("RGB", size, "#ff0000"), Image.new("RGB", size, "#0000ff")
     sheet = side_by_side([(left, "one", "remark"), (right, "two", "remark")], "a caption " * 40)
     scale = 1 if size[0] >= 320 else -(-320 // size[0])
-    counts = dict((colour, count) for count, colour in sheet.getcolors(sheet.width * sheet.height) or [])
+    counts = {colour: count for count, colour in sheet.getcolors(sheet.width * sheet.height) or []}
     assert counts[(255, 0, 0)] == counts[(0, 0, 255)] == size[0] * size[1] * scale**2

@@ -90,7 +90,7 @@ def test_wrong_sizes(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "-3", "1001", "many", "2.5", ""])
 def test_whole_numbers_out_of_bounds(text: str) -> None:
-    with pytest.raises(UsageError, match="--steps is .* whole number from 1 to 1000"):
+    with pytest.raises(UsageError, match=r"--steps is .* whole number from 1 to 1000"):
         read_whole("--steps", text, 1, 1000)
 
 

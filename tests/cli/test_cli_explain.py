@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from command_runs import Run
 
 
 def test_sd15_at_a_given_size(run: Run) -> None:

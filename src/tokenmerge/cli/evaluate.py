@@ -1,0 +1,115 @@
+"""`tokenmerge eval`: an experiment file to paired images, metrics, tables, figures and one page."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenmerge.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokenmerge.evaluation.engine import Engine
+    from tokenmerge.evaluation.experiment import Experiment
+
+DESCRIPTION = """\
+Makes the same prompt-seed pairs with every variant of an experiment and with none, measures quality and time, and
+writes images, records, tables, figures and a page (report.html) into one folder. Stopped or killed, it goes on where it
+was when the same command is given again.
+
+  tokenmerge eval experiments/toma_table_1.toml --out runs/table1 --limit 8
+  tokenmerge eval experiments/toma_table_1.toml --out runs/sdxl --model stabilityai/stable-diffusion-xl-base-1.0 \\
+      --size 1024 --steps 50 --prompts prompts.csv --column prompt
+"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "eval",
+        help="compare methods on many prompts: quality, time, tables, a page",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("experiment", metavar="EXPERIMENT", type=Path, help="an experiment file (.toml)")
+    parser.add_argument("--out", metavar="FOLDER", type=Path, required=True, help="the run's folder; made if need be")
+    group = parser.add_argument_group("in the place of what the experiment says")
+    group.add_argument("--model", metavar="MODEL", help="folder of a diffusers model, hub id, or an embedded model")
+    group.add_argument("--prompts", metavar="FILE", type=Path, help="a .txt, .csv or .parquet file of prompts")
+    group.add_argument("--column", metavar="NAME", help="the column of a csv or parquet file that holds the prompts")
+    group.add_argument(
+        "--limit", metavar="N", help="take only the first N prompts; may be raised later in the same folder"
+    )
+    group.add_argument("--seeds", metavar="N", help="draw N seeds for each prompt")
+    group.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels, 768x512 or 512")
+    group.add_argument("--steps", metavar="N", help="denoising steps")
+    group.add_argument("--real-images", metavar="FOLDER", type=Path, help="real images, for FID to them")
+    engine = parser.add_argument_group("where it runs")
+    engine.add_argument(
+        "--engine",
+        default="local",
+        choices=("local", "ray"),
+        help="local: in this process; ray: on a Ray cluster, one model per GPU, or per share of CPUs (default: local)",
+    )
+    engine.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster, such as auto or ray://host:10001")
+    engine.add_argument("--workers", metavar="N", help="Ray workers (default: one per GPU, or one per 4 CPUs)")
+    parser.add_argument("--json", action="store_true", help="print metrics.json instead of the tables")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    from tokenmerge.evaluation.experiment import read_experiment
+    from tokenmerge.evaluation.run import evaluate
+    from tokenmerge.evaluation.tables import tables_of
+
+    if args.engine != "ray" and (args.address or args.workers):
+        raise UsageError("--address and --workers belong to a cluster: add --engine ray, or leave them out.")
+    experiment = _with_overrides(read_experiment(args.experiment), args)
+
+    def say(sentence: str) -> None:
+        print(f"note: {sentence}.", file=sys.stderr)
+
+    results = evaluate(experiment, args.out, lambda settled: _engine(settled, args), say)
+    print(results.to_json() if args.json else tables_of(results))
+    print(f"Everything is in {args.out}; open {args.out / 'report.html'} to look at it.", file=sys.stderr)
+    return 0
+
+
+def _with_overrides(experiment: Experiment, args: argparse.Namespace) -> Experiment:
+    from tokenmerge.cli.options import read_size, read_whole
+
+    model, prompts, image, metrics = experiment.model, experiment.prompts, experiment.image, experiment.metrics
+    if args.model:
+        model = dataclasses.replace(model, name=args.model)
+    if args.prompts:
+        prompts = dataclasses.replace(prompts, file=str(args.prompts.expanduser().resolve()), column=None)
+    if args.column:
+        prompts = dataclasses.replace(prompts, column=args.column)
+    if args.limit:
+        prompts = dataclasses.replace(prompts, limit=read_whole("--limit", args.limit, 1, 1_000_000))
+    if args.size:
+        size = read_size(args.size)
+        assert size is not None
+        image = dataclasses.replace(image, width=size[0], height=size[1])
+    if args.steps:
+        image = dataclasses.replace(image, steps=read_whole("--steps", args.steps, 1, 10_000))
+    seeds = experiment.seeds
+    if args.seeds:
+        seeds = dataclasses.replace(seeds, values=(), draw=read_whole("--seeds", args.seeds, 1, 10_000))
+    if args.real_images:
+        metrics = dataclasses.replace(metrics, real_images=str(args.real_images.expanduser().resolve()))
+    return dataclasses.replace(experiment, model=model, prompts=prompts, seeds=seeds, image=image, metrics=metrics)
+
+
+def _engine(experiment: Experiment, args: argparse.Namespace) -> Engine:
+    if args.engine == "ray":
+        from tokenmerge.cli.options import read_whole
+        from tokenmerge.evaluation.ray_engine import RayEngine
+
+        workers = None if args.workers is None else read_whole("--workers", args.workers, 1, 10_000)
+        return RayEngine(experiment, args.address, workers)
+    from tokenmerge.evaluation.engine import LocalEngine
+    from tokenmerge.evaluation.loading import load_maker
+
+    return LocalEngine(experiment, load_maker)

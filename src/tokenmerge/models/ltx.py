@@ -1,0 +1,72 @@
+"""LTX-Video: `LTXVideoTransformer3DModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tokenmerge.models.base import (
+    TIME_PER_TOKEN,
+    Block,
+    Call,
+    Family,
+    Part,
+    Rotary,
+    Stack,
+    argument,
+    cos_sin_at,
+    new_like,
+    signature_of,
+    timestep_value,
+)
+
+PARTS = (Part(("self",), "attn1", mask="3d"), Part(("cross",), "attn2"), Part(("mlp",), "ff"))
+ROTARY = Rotary("image_rotary_emb", cos_sin_at, per_sample=True)
+
+
+class LTXFamily(Family):
+    """One stack of blocks over frames, rows and columns. Tokens of conditions stand in front and are never merged."""
+
+    name = "LTX-Video"
+    class_name = "LTXVideoTransformer3DModel"
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        blocks = tuple(
+            Block(f"transformer_blocks.{index}", module, PARTS, rotary=ROTARY)
+            for index, module in enumerate(model.transformer_blocks)  # type: ignore[arg-type]
+        )
+        return [Stack("transformer_blocks", "transformer_blocks", model, _grid, blocks)]
+
+    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        timestep = argument((args, kwargs), 2, "timestep")
+        hidden = argument((args, kwargs), 0, "hidden_states")
+        per_token = timestep.dim() > 1 and timestep.shape[1] > 1
+        return Call(
+            timestep=timestep_value(timestep),
+            signature=(signature_of(hidden), _grid(args, kwargs)),
+            fixed_order=TIME_PER_TOKEN if per_token else "",
+        )
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        config: Any = model.config
+        new = new_like(model)
+        # LTX shrinks an image by 32 a side and 161 frames to 21; 128 is the length of a prompt.
+        frames, rows, columns = 21, size[0] // 32, size[1] // 32
+        return {
+            "hidden_states": torch.randn(batch, frames * rows * columns, config.in_channels, **new),
+            "encoder_hidden_states": torch.randn(batch, 128, config.caption_channels, **new),
+            "encoder_attention_mask": torch.ones(batch, 128, **new),
+            "timestep": torch.full((batch,), 500.0, **new),
+            "num_frames": frames,
+            "height": rows,
+            "width": columns,
+        }
+
+
+def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(
+        argument((args, kwargs), position, name) for position, name in ((4, "num_frames"), (5, "height"), (6, "width"))
+    )

@@ -1,0 +1,89 @@
+"""Qwen-Image and its editing variants: `QwenImageTransformer2DModel`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokenmerge.models.base import (
+    Block,
+    Call,
+    Family,
+    Part,
+    Rotary,
+    Stack,
+    argument,
+    new_like,
+    rows_at,
+    signature_of,
+    timestep_value,
+)
+
+PARTS = (Part(("self",), "attn", text="first"), Part(("mlp",), "img_mlp"))
+
+
+class QwenImageFamily(Family):
+    """One stack of joint blocks. The image being made comes first; images to edit follow and are never merged."""
+
+    name = "Qwen-Image"
+    class_name = "QwenImageTransformer2DModel"
+    cannot_weigh = "its attention in diffusers takes no mask over keys"
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        rotary = Rotary("image_rotary_emb", _image_rows_at)
+        blocks = tuple(
+            Block(f"transformer_blocks.{index}", module, PARTS, output=1, rotary=rotary)
+            for index, module in enumerate(model.transformer_blocks)  # type: ignore[arg-type]
+        )
+        two_times = "this model treats tokens of the image and of references by their place"
+        return [
+            Stack(
+                "transformer_blocks",
+                "transformer_blocks",
+                model,
+                _grid,
+                blocks,
+                trailing=_references,
+                fixed_order=two_times if getattr(model, "zero_cond_t", False) else "",
+            )
+        ]
+
+    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        hidden = argument((args, kwargs), 0, "hidden_states")
+        return Call(
+            timestep=timestep_value(argument((args, kwargs), 3, "timestep")),
+            signature=(signature_of(hidden), _grid(args, kwargs)),
+            interleaved=argument((args, kwargs), 7, "controlnet_block_samples") is not None,
+        )
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        config: Any = model.config
+        new = new_like(model)
+        # 16 pixels a side make a token; 512 leaves room for the longest prompt that pipelines allow by default.
+        rows, columns = size[0] // 16, size[1] // 16
+        return {
+            "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
+            "encoder_hidden_states": torch.randn(batch, 512, config.joint_attention_dim, **new),
+            "timestep": torch.full((batch,), 0.5, **new),
+            "img_shapes": [[(1, rows, columns)]] * batch,
+        }
+
+
+def _image_rows_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    image, text = embedding
+    return rows_at(image, places, tokens), text
+
+
+def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = argument((args, kwargs), 4, "img_shapes")[0]
+    frames, rows, columns = shape if isinstance(shape[0], int) else shape[0]
+    return (rows, columns) if frames == 1 else (frames, rows, columns)
+
+
+def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    tokens: int = argument((args, kwargs), 0, "hidden_states").shape[1]
+    return tokens - math.prod(_grid(args, kwargs))

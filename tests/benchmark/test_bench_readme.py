@@ -1,0 +1,58 @@
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from made_results import model_result
+
+from tokenmerge.benchmark.readme import BEGIN, END, between_marks
+from tokenmerge.cli.bench import run
+from tokenmerge.errors import UsageError
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Namespace:
+    """A project with one result and two README files that have no table yet."""
+    (tmp_path / "benchmarks").mkdir()
+    model_result().save(tmp_path / "benchmarks" / "sd15.json")
+    for path in (tmp_path / "README.md", tmp_path / "benchmarks" / "README.md"):
+        path.write_text(f"# Before\n\n{BEGIN}\nold\n{END}\n\nAfter.\n")
+    return Namespace(bench="table", results=tmp_path / "benchmarks", readme=tmp_path / "README.md", check=False)
+
+
+def test_writes_both_tables_and_finds_them_up_to_date(table: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(table) == 0
+    short, full = table.readme.read_text(), (table.results / "README.md").read_text()
+    assert short.startswith("# Before\n")
+    assert short.endswith("\n\nAfter.\n")
+    assert "old" not in short
+    assert "**1.45x**" in short
+    assert "| blocks-deleted" in full
+    assert "`sd15.json`" in full
+    capsys.readouterr()
+    table.check = True
+    assert run(table) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_check_finds_a_changed_result_and_changes_nothing(table: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    run(table)
+    before = table.readme.read_text()
+    changed = model_result()
+    changed.measurements[0].times["steady"] = [80.0]
+    changed.save(table.results / "sd15.json")
+    table.check = True
+    assert run(table) == 1
+    assert "is out of date: run `tokenmerge bench table`" in capsys.readouterr().out
+    assert table.readme.read_text() == before
+
+
+def test_a_folder_without_results_is_a_sentence(table: Namespace) -> None:
+    (table.results / "sd15.json").unlink()
+    with pytest.raises(UsageError, match="holds no result files"):
+        run(table)
+
+
+@pytest.mark.parametrize("document", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
+def test_a_file_without_marks_is_a_sentence(document: str) -> None:
+    with pytest.raises(UsageError, match="once each and in this order"):
+        between_marks(document, "text", Path("README.md"))

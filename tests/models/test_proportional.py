@@ -1,0 +1,69 @@
+"""Tokens that are alike can be merged without a trace, if keys weigh as much as the tokens they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from checks import SCOPES, SMALL, close, key_lengths
+from tiny_models import TINY_MODELS, TinyModel, made
+from torch import Tensor, nn
+
+import tokenmerge as tm
+
+QUARTERS = tm.ToMA(ratio=0.75, tile=(2, 2), **SMALL)
+
+
+def alike_in_squares(tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """(B, N, C): the tokens of each 2 x 2 square replaced by its first."""
+    whole = tokens.unflatten(1, grid)
+    *_, rows, columns = [torch.arange(side) // 2 * 2 for side in grid]
+    return whole.index_select(-3, rows).index_select(-2, columns).flatten(1, len(grid))
+
+
+def make_alike(model: nn.Module, tiny: TinyModel, grid: tuple[int, ...]) -> None:
+    """Have the tokens of each square be alike, in content and in position, from where they are made on."""
+    count = torch.Size(grid).numel()
+
+    def content_alike(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        if output.dim() == 3:
+            return alike_in_squares(output, grid)
+        sides = tuple(output.shape[2:])  # a convolution's: (B, C, ...)
+        return alike_in_squares(output.flatten(2).transpose(1, 2), sides).transpose(1, 2).unflatten(2, sides)
+
+    def positions_alike(module: nn.Module, args: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        return tuple(rows_alike(rows) for rows in output)
+
+    def rows_alike(rows: Tensor) -> Tensor:
+        """(S, D) or (B, S, ...), with text before the tokens of the grid."""
+        if rows.dim() == 2:
+            return rows_alike(rows[None])[0]
+        text = rows.shape[1] - count
+        if text < 0:  # text alone
+            return rows
+        image = alike_in_squares(rows[:, text:].flatten(2), grid).view_as(rows[:, text:])
+        return torch.cat([rows[:, :text], image], dim=1)
+
+    for name, module in model.named_modules():
+        if name.split(".")[-1] in tiny.makes_tokens:
+            module.register_forward_hook(content_alike)
+        if name in tiny.makes_positions:
+            module.register_forward_hook(positions_alike)
+
+
+@pytest.mark.parametrize("tiny", [tiny for tiny in TINY_MODELS if tiny.makes_tokens], ids=str)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_merging_what_is_alike_changes_nothing(tiny: TinyModel, scope: Any) -> None:
+    model = made(tiny.build)
+    grid = tiny.grid(8, 8)
+    make_alike(model, tiny, grid)
+    before = tiny.call(model, [1, 2], grid)
+    with tm.merged(model, dataclasses.replace(QUARTERS, scope=scope)), key_lengths() as keys:
+        close(tiny.call(model, [1, 2], grid), before)
+    assert max(keys) == 2**tiny.video * 16 + tiny.text
+    with tm.merged(model, dataclasses.replace(QUARTERS, scope=scope, proportional=False)):
+        unweighted = tiny.call(model, [1, 2], grid)
+    # Squares of one size all weigh the same among themselves, but not against text in the same attention.
+    assert torch.allclose(unweighted, before, atol=1e-5) == (tiny.text == 0)

@@ -1,0 +1,78 @@
+"""Architectures built by name have the published number of parameters, and no weights unless asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tokenmerge.architectures import ARCHITECTURES, architecture, build, build_from_config
+from tokenmerge.errors import ConfigError, TokenMergeError
+
+PARAMETERS = {
+    "sd15": 859_520_964,
+    "sd21": 865_910_724,
+    "sdxl": 2_567_463_684,
+    "sdxl-refiner": 2_259_526_660,
+    "pixart": 611_349_152,
+    "pixart-sigma": 610_856_096,
+    "sd3-medium": 2_028_328_000,
+    "sd35-medium": 2_243_171_520,
+    "sd35-large": 8_056_627_520,
+    "flux": 11_901_408_320,
+    "flux-schnell": 11_891_178_560,
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_size_of_the_real_model(name: str) -> None:
+    model = build(name)
+    assert sum(weight.numel() for weight in model.parameters()) == PARAMETERS[name]
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}
+    assert not model.training
+
+
+def test_flux_cut_to_a_few_blocks() -> None:
+    model = build("flux", blocks=(1, 2))
+    assert len(model.transformer_blocks) == 1  # type: ignore[arg-type]
+    assert len(model.single_transformer_blocks) == 2  # type: ignore[arg-type]
+    assert build("sd35-medium", blocks=[3]).config.dual_attention_layers == (0, 1, 2)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "said"),
+    [
+        ("sd15", (1,), "UNet whose blocks cannot be cut"),
+        ("flux", (1,), "2 whole numbers"),
+        ("flux", (0, 2), "1 to 19, 1 to 38"),
+        ("pixart", (29,), "1 to 28"),
+    ],
+)
+def test_wrong_blocks(name: str, blocks: tuple[int, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build(name, blocks=blocks)
+
+
+def test_an_unknown_name_suggests_one() -> None:
+    with pytest.raises(ConfigError, match="did you mean sdxl"):
+        architecture("sdx")
+    with pytest.raises(ConfigError, match="use one of sd15, "):
+        architecture("nothing like it")
+
+
+def test_a_class_that_diffusers_has_not() -> None:
+    with pytest.raises(TokenMergeError, match="has no class NoSuchModel"):
+        build_from_config("NoSuchModel", {})
+
+
+def test_random_weights_are_the_same_each_time_and_leave_the_generator_alone() -> None:
+    small = {"num_layers": 1, "num_attention_heads": 2, "attention_head_dim": 8, "cross_attention_dim": 16}
+    small |= {"caption_channels": 8, "sample_size": 16}
+    config = {**ARCHITECTURES["pixart"].config, **small, "use_additional_conditions": False}
+    before = torch.get_rng_state()
+    first, second = (build_from_config("PixArtTransformer2DModel", config, "cpu", torch.bfloat16) for _ in range(2))
+    assert torch.equal(before, torch.get_rng_state())
+    for one, other in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
+        assert one.device.type == "cpu"
+        assert one.dtype == torch.bfloat16
+        assert torch.equal(one, other)
+    assert torch.get_default_dtype() == torch.float32

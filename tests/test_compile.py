@@ -1,0 +1,60 @@
+"""torch.compile: blocks compile without a break, the images are the same, and graphs do not pile up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import TINY_MODELS
+from torch._dynamo.utils import counters
+
+import tokenmerge as tm
+
+MODELS = [model for model in TINY_MODELS if model.name in ("sdxl", "flux")]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("tiny", MODELS, ids=str)
+@pytest.mark.parametrize("scope", ["site", "stack"])
+def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any, scope: Any) -> None:
+    grid = tiny.grid(8, 8)
+    config = tm.ToMA(scope=scope, min_tokens=0, tile=(2, 2), select_every=4, weights_every=2, skip_blocks=0)
+    timesteps = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+    eager = tiny.build()
+    with tm.merged(eager, config):
+        expected = [tiny.call(eager, [0], grid, timestep) for timestep in timesteps]
+    model = tiny.build()
+    handle = tm.apply(model, config)
+    model.compile_repeated_blocks(fullgraph=True, backend="aot_eager")
+    got = [tiny.call(model, [0], grid, timestep) for timestep in timesteps]
+    graphs = counters["stats"]["unique_graphs"]
+    for one, other in zip(expected, got, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    assert not counters["graph_break"]
+    # A second generation meets nothing new.
+    for timestep in timesteps:
+        tiny.call(model, [0], grid, timestep)
+    assert counters["stats"]["unique_graphs"] == graphs
+    handle.remove()
+
+
+def test_whole_model_compile_gives_the_same_image() -> None:
+    tiny = next(model for model in TINY_MODELS if model.name == "pixart")
+    grid = tiny.grid(8, 8)
+    config = tm.ToMA(min_tokens=0, tile=(2, 2))
+    model = tiny.build()
+    with tm.merged(model, config):
+        expected = [tiny.call(model, [0], grid, timestep) for timestep in (0.9, 0.8)]
+        compiled = torch.compile(model, backend="aot_eager")
+        got = [tiny.call(compiled, [0], grid, timestep) for timestep in (0.9, 0.8)]
+    for one, other in zip(expected, got, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

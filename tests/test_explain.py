@@ -1,0 +1,101 @@
+"""explain(): counted savings against arithmetic done by hand, and what a run measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tiny_models import TINY_MODELS, TinyModel
+from torch import nn
+
+import tokenmerge as tm
+
+
+@pytest.fixture
+def unet() -> TinyModel:
+    return next(model for model in TINY_MODELS if model.name == "sd15")
+
+
+def attention_macs(attention: nn.Module, queries: int, keys: int) -> int:
+    """Multiply-adds of one attention for one sample, from the shapes of its layers."""
+    projected = attention.to_q.out_features
+    macs = queries * attention.to_q.in_features * projected
+    macs += keys * (attention.to_k.in_features + attention.to_v.in_features) * projected
+    macs += 2 * queries * keys * projected
+    return macs + queries * projected * attention.to_out[0].out_features
+
+
+def test_saving_equals_arithmetic_by_hand(unet: TinyModel) -> None:
+    """Self-attention only: what is saved is each attention at N tokens less the same at N / 2, less the products."""
+    model = unet.build()
+    inputs = unet.inputs([0], (16, 16))
+    config = tm.ToMA(ratio=0.5, parts=("self",), min_tokens=0, tile=(4, 4), select_every=10, weights_every=10)
+    with tm.merged(model, config) as handle, torch.no_grad():
+        model(**inputs)
+        work = handle.explain().models[0].multiply_adds
+        saved = 0
+        for stack in handle._roots[0].stacks:
+            assert stack.layout is not None
+            tokens, kept = stack.tokens, stack.layout.kept
+            assert kept * 2 == tokens
+            for block in stack.blocks:
+                attention = block.block.module.attn1
+                products = 2 * tokens * 8 * attention.to_q.in_features  # merge and unmerge: 8 kept of a tile's 16
+                saved += attention_macs(attention, tokens, tokens) - attention_macs(attention, kept, kept) - products
+    assert work.unmerged - work.steady == saved
+    assert work.steady < work.weights < work.select
+    assert work.average == pytest.approx((work.select + 9 * work.steady) / 10)
+
+
+def test_measured_counts_are_those_of_the_run(unet: TinyModel) -> None:
+    model = unet.build()
+    config = tm.ToMA(min_tokens=0, tile=(2, 2), share="model", select_every=4, weights_every=2)
+    with tm.merged(model, config) as handle, torch.no_grad():
+        assert handle.explain(size=(128, 128)).models[0].measured is None
+        for step in range(8):
+            model(**{**unet.inputs([0], (16, 16)), "timestep": 900 - step})
+        report = handle.explain().models[0]
+    grids = {stack.grid for stack in report.stacks}
+    assert report.measured is not None
+    assert report.measured.calls == 8
+    assert report.measured.selections == 2 * len(grids)
+    assert report.measured.weightings == 4 * len(grids)
+    seen = report.measured.tokens_seen
+    for stack in report.stacks:
+        for block in stack.blocks:
+            assert seen[f"{block}.attn1"] == seen[f"{block}.ff"] == stack.kept == stack.tokens // 2
+
+
+def test_what_is_left_alone_says_why(unet: TinyModel) -> None:
+    model = unet.build()
+    with tm.merged(model, tm.ToMA(min_tokens=256, tile=(2, 2), skip_blocks=("up_blocks.*",))) as handle:
+        explanation = handle.explain(size=(128, 128))
+    notes = {stack.name: stack.note for stack in explanation.models[0].stacks}
+    assert any("fewer than min_tokens=256" in note for note in notes.values())
+    assert all(note == "all blocks skipped" for name, note in notes.items() if name.startswith("up_blocks"))
+    assert "fewer than min_tokens=256" in str(explanation)
+
+
+def test_it_is_plain_json_and_a_table(unet: TinyModel) -> None:
+    model = unet.build()
+    with tm.merged(model, tm.ToMA(min_tokens=0, tile=(2, 2), selector=pick_first)) as handle:
+        explanation = handle.explain(size=(128, 128), batch=2)
+    plain = json.loads(json.dumps(explanation.to_dict()))
+    assert plain["config"]["selector"] == "pick_first"
+    assert 0 < plain["models"][0]["multiply_adds"]["saving"] < 1
+    assert "256 -> 128" in str(explanation)
+
+
+def test_explaining_leaves_the_model_alone(unet: TinyModel) -> None:
+    model = unet.build()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with tm.merged(model, tm.ToMA(min_tokens=0, tile=(2, 2))) as handle:
+        handle.explain(size=(128, 128))
+        assert handle._roots[0].calls == 0
+    after = model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def pick_first(similarity: torch.Tensor, count: int, available: torch.Tensor) -> torch.Tensor:
+    return torch.arange(count, device=similarity.device).expand(*similarity.shape[:2], count)
