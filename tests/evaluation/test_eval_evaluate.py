@@ -236,6 +236,8 @@ def test_wrong_words_are_a_sentence(experiment_file, tmp_path, words, sentence):
         run_command(experiment_file(), "--out", tmp_path / "run", *words)
     assert sentence in str(caught.value)
     assert not list((tmp_path / "run").rglob("*.png"))
+    if "--model" not in words:  # that one is not known before the run begins
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_size_the_model_cannot_make_is_a_sentence(experiment_file, tmp_path):
@@ -303,7 +305,7 @@ def test_the_page_works_in_a_browser(finished, tmp_path):
     page.write_text((folder / "report.html").read_text() + DRIVER)
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", page.as_uri()]
-    output = subprocess.run(["chromium", *words], capture_output=True, text=True, timeout=60, check=True).stdout
+    output = subprocess.run(["chromium", *words], capture_output=True, text=True, timeout=300, check=True).stdout
     found = json.loads(html.unescape(re.search(r"<body>(.*)</body>", output, re.S).group(1)))
     assert found["before"] == ["baseline", "ToMA", "LB", "LB"]
     values = [float(value) for value in found["sorted"] if value]

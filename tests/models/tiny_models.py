@@ -26,7 +26,6 @@ class TinyModel:
     scopes: tuple[str, ...] = ("site", "block", "stack")
     merges_keys: bool = True  # does it have self-attention that runs on merged tokens?
     own_keys: bool = False  # can keys be merged apart from queries?
-    weighs: bool = True  # can its self-attention weigh keys?
     makes_tokens: tuple[str, ...] = ()  # modules that give the tokens of the grid, by the last part of their names
     makes_positions: tuple[str, ...] = ()  # modules that give rotary embeddings, one row a token
 
@@ -422,11 +421,18 @@ TINY_MODELS = [
     TinyModel("sdxl", sdxl_unet, sdxl_inputs, own_keys=True),
     TinyModel("pixart", pixart, pixart_inputs, own_keys=True, makes_tokens=("pos_embed",)),
     TinyModel("flux", flux, flux_inputs, text=5, makes_tokens=("x_embedder",), makes_positions=("pos_embed",)),
-    TinyModel("sd3", sd3, sd3_inputs, text=5, weighs=False),
+    TinyModel("sd3", sd3, sd3_inputs, text=5, makes_tokens=("pos_embed",)),
     TinyModel("flux2", flux2, flux2_inputs, text=5, makes_tokens=("x_embedder",), makes_positions=("pos_embed",)),
-    TinyModel("qwen-image", qwen_image, qwen_inputs, text=5, weighs=False),
-    TinyModel("sana", sana, sana_inputs, scopes=("site",), weighs=False, merges_keys=False),
-    TinyModel("auraflow", auraflow, auraflow_inputs, text=13, weighs=False),  # 8 register tokens go with the text
+    TinyModel(
+        "qwen-image",
+        qwen_image,
+        qwen_inputs,
+        text=5,
+        makes_tokens=("img_in",),
+        makes_positions=("pos_embed",),
+    ),
+    TinyModel("sana", sana, sana_inputs, scopes=("site",), merges_keys=False),
+    TinyModel("auraflow", auraflow, auraflow_inputs, text=13, makes_tokens=("pos_embed",)),  # 8 are registers
     TinyModel("wan", wan, wan_inputs, video=True, makes_tokens=("patch_embedding",), makes_positions=("rope",)),
     TinyModel("ltx", ltx, ltx_inputs, video=True, makes_tokens=("proj_in",), makes_positions=("rope",)),
     TinyModel(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
+    _require_packages()
+
     from tokenmerge.evaluation.experiment import read_experiment
     from tokenmerge.evaluation.run import evaluate
     from tokenmerge.evaluation.tables import tables_of
@@ -70,10 +74,18 @@ def run(args: argparse.Namespace) -> int:
     def say(sentence: str) -> None:
         print(f"note: {sentence}.", file=sys.stderr)
 
-    results = evaluate(experiment, args.out, lambda settled: _engine(settled, args), say)
+    # Libraries talk as they like; what a script reads is the result alone.
+    with redirect_stdout(sys.stderr):
+        results = evaluate(experiment, args.out, lambda settled: _engine(settled, args), say)
     print(results.to_json() if args.json else tables_of(results))
     print(f"Everything is in {args.out}; open {args.out / 'report.html'} to look at it.", file=sys.stderr)
     return 0
+
+
+def _require_packages() -> None:
+    missing = [name for name in ("torchmetrics", "matplotlib") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"this command needs {' and '.join(missing)}: pip install 'tokenmerge[eval]'.")
 
 
 def _with_overrides(experiment: Experiment, args: argparse.Namespace) -> Experiment:

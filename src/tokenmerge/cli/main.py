@@ -22,6 +22,8 @@ COMMANDS = (
     "tokenmerge.cli.generate",
     "tokenmerge.cli.compare",
     "tokenmerge.cli.explain",
+    "tokenmerge.cli.bench",
+    "tokenmerge.cli.evaluate",
 )
 WRONG_USE = 2
 INTERRUPTED = 130

@@ -86,7 +86,7 @@ class PictureMaker:
         self._synchronize()
         begin = time.perf_counter()
         image = self.pipeline(
-            pair.prompt,
+            prompt=pair.prompt,
             width=choice.width,
             height=choice.height,
             num_inference_steps=steps,

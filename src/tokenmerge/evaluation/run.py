@@ -28,15 +28,21 @@ from tokenmerge.evaluation.variants import Variant, variants_of
 Say = Callable[[str], None]
 
 
-def make_images(
-    experiment: Experiment, folder: RunFolder, engine_of: Callable[[Experiment], Engine], say: Say
-) -> tuple[Experiment, list[Pair], list[Variant]]:
-    """Every image of an experiment, in a folder that is locked; images that are there already are left as they are."""
+def inputs_of(experiment: Experiment) -> tuple[list[Variant], list[str]]:
+    """The variants and prompts of an experiment; everything that is wrong with them shows here."""
     variants = variants_of(experiment)
     prompts = read_prompts(Path(experiment.prompts.file), experiment.prompts.column, experiment.prompts.limit)
     count = len(prompts) * experiment.seeds.per_prompt * len(variants)
     if count > MOST_IMAGES:
         raise ExperimentError(f"this would be {count:,} images, more than {MOST_IMAGES:,}: lower limit in [prompts].")
+    return variants, prompts
+
+
+def make_images(
+    experiment: Experiment, folder: RunFolder, engine_of: Callable[[Experiment], Engine], say: Say
+) -> tuple[Experiment, list[Pair], list[Variant]]:
+    """Every image of an experiment, in a folder that is locked; images that are there already are left as they are."""
+    variants, prompts = inputs_of(experiment)
     experiment = folder.settle_experiment(experiment, torch.get_num_threads())
     engine = engine_of(experiment)
     try:
@@ -97,8 +103,8 @@ def _refuse_changed_prompts(experiment: Experiment, folder: RunFolder, prompts: 
 
 def evaluate(experiment: Experiment, out: Path, engine_of: Callable[[Experiment], Engine], say: Say) -> Results:
     """Images, metrics.json, tables.md, figures and report.html. May be killed and run again at any point."""
+    inputs_of(experiment)  # what is wrong shows before a folder is made
     folder = RunFolder(out)
-    variants_of(experiment)  # a wrong option shows before the folder is made
     with folder.locked():
         experiment, pairs, variants = make_images(experiment, folder, engine_of, say)
         measured = measure(folder, experiment.metrics, pairs, variants)
@@ -130,8 +136,7 @@ def draw_figures(
             drawn |= internal_figures(experiment, folder.path / "figures", pairs[0])
     except MetricUnavailable as reason:
         say(f"figures are left out: {reason}")
-    for name, svg in grids_of(folder.path, pairs, variants, folder.records).items():
-        drawn[name] = (f"Images by {'ratio' if '-r' not in name else 'variant'}: {name.removeprefix('grid-')}", svg)
+    drawn |= grids_of(folder.path, pairs, variants, folder.records)
     figures = [(name, caption, svg) for name, (caption, svg) in drawn.items() if svg is not None]
     for name, _, svg in figures:
         write_atomically(folder.path / "figures" / f"{name}.svg", svg)

@@ -22,9 +22,9 @@ from tokenmerge.models.base import (
     timestep_value,
 )
 
-JOINT_PARTS = (Part(("self",), "attn", text="first"), Part(("mlp",), "ff"))
+JOINT_PARTS = (Part(("self",), "attn", mask="inside", text="first"), Part(("mlp",), "ff"))
 # Single blocks get text and image in one sequence, joined once before the first of them.
-SINGLE_PARTS = (Part(("self",), "attn", text="first"), Part(("mlp",), "ff", text="first"))
+SINGLE_PARTS = (Part(("self",), "attn", mask="inside", text="first"), Part(("mlp",), "ff", text="first"))
 
 
 class AuraFlowFamily(Family):
@@ -32,7 +32,6 @@ class AuraFlowFamily(Family):
 
     name = "AuraFlow"
     class_name = "AuraFlowTransformer2DModel"
-    cannot_weigh = "its attention in diffusers takes no mask over keys"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config

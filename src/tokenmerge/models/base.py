@@ -28,8 +28,9 @@ class Part:
     enters_at: Literal["input", "output"] = "input"  # "output": merged as they come out of `module`
     attention: str = ""  # the attention module inside, where it is not `module` itself
     own_keys: bool = False  # takes keys and values for its tokens from `encoder_hidden_states`, if given
-    # How the attention takes an additive mask over keys: (B, 1, keys), (B, 1, 1, keys), or not at all.
-    mask: Literal["none", "3d", "4d"] = "none"
+    # How the attention takes an additive mask over keys: as (B, 1, keys), as (B, 1, 1, keys), not at all; or not
+    # itself, though PyTorch's own attention inside it can be given one.
+    mask: Literal["none", "3d", "4d", "inside"] = "none"
     # Where text stands in a sequence that holds both: "none" says that it never does.
     text: Literal["none", "first", "last"] = "none"
     outputs: tuple[int, ...] = (0,)  # which items hold tokens, where the module returns a tuple
@@ -171,10 +172,12 @@ def argument(arguments: Arguments, position: int, name: str) -> Any:
     return args[position] if position < len(args) else kwargs.get(name)
 
 
-def patch_grid(patch: int | tuple[int, ...], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    """The grid of a model whose first argument is the latent, and which makes a token of each patch of it."""
+def patch_grid(
+    patch: int | tuple[int, ...], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "hidden_states"
+) -> tuple[int, ...]:
+    """The grid of a model whose first argument, `name`, is the latent, and which makes a token of each patch of it."""
     patches = (patch, patch) if isinstance(patch, int) else patch
-    sides = argument((args, kwargs), 0, "hidden_states").shape[-len(patches) :]
+    sides = argument((args, kwargs), 0, name).shape[-len(patches) :]
     return tuple(side // length for side, length in zip(sides, patches, strict=True))
 
 

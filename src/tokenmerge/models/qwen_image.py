@@ -23,7 +23,7 @@ from tokenmerge.models.base import (
     timestep_value,
 )
 
-PARTS = (Part(("self",), "attn", text="first"), Part(("mlp",), "img_mlp"))
+PARTS = (Part(("self",), "attn", mask="inside", text="first"), Part(("mlp",), "img_mlp"))
 
 
 class QwenImageFamily(Family):
@@ -31,7 +31,6 @@ class QwenImageFamily(Family):
 
     name = "Qwen-Image"
     class_name = "QwenImageTransformer2DModel"
-    cannot_weigh = "its attention in diffusers takes no mask over keys"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         rotary = Rotary("image_rotary_emb", _image_rows_at)

@@ -28,7 +28,6 @@ class SD3Family(Family):
 
     name = "Stable Diffusion 3 and 3.5"
     class_name = "SD3Transformer2DModel"
-    cannot_weigh = "its attention in diffusers takes no mask over keys"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config
@@ -66,5 +65,5 @@ class SD3Family(Family):
 
 
 def _parts(block: Any) -> tuple[Part, ...]:
-    joint, mlp = Part(("self",), "attn", text="last"), Part(("mlp",), "ff")
-    return (joint, mlp) if block.attn2 is None else (joint, Part(("self",), "attn2"), mlp)
+    joint, mlp = Part(("self",), "attn", mask="inside", text="last"), Part(("mlp",), "ff")
+    return (joint, mlp) if block.attn2 is None else (joint, Part(("self",), "attn2", mask="inside"), mlp)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class _Recorder:
         self.step = -1
         self.timestep: float | None = None
         self.grid: tuple[int, ...] = ()
+        self.trailing = 0
         self.found: list[HiddenState] = []
 
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -67,16 +69,18 @@ class _Recorder:
     def entering(self, stack: Any) -> Any:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
             self.grid = tuple(stack.grid(args, kwargs))
+            self.trailing = stack.trailing(args, kwargs)
 
         return enter
 
     def seeing(self, name: str) -> Any:
         def see(module: nn.Module, args: Any, kwargs: Any) -> None:
             tokens = args[0] if args else kwargs["hidden_states"]
-            count = int(np.prod(self.grid))
-            # Flux's single blocks carry the text in front of the image.
-            if self.step in self.steps and len(self.grid) == 2 and tokens.shape[1] >= count:
-                image = tokens[-1, -count:].detach().float().cpu()
+            # Flux's single blocks carry the text in front of the image, and a reference image behind it.
+            end = tokens.shape[1] - self.trailing
+            begin = end - math.prod(self.grid)
+            if self.step in self.steps and len(self.grid) == 2 and begin >= 0:
+                image = tokens[-1, begin:end].detach().float().cpu()
                 self.found.append(HiddenState(name, self.step, (self.grid[0], self.grid[1]), image))
 
         return see

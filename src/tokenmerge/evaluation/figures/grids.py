@@ -22,17 +22,20 @@ GAP = 6
 
 def grids_of(
     folder: Path, pairs: Sequence[Pair], variants: Sequence[Variant], records: dict[tuple[str, str], Record]
-) -> dict[str, str]:
-    """SVG by file name: one per variant that has several ratios, one per ratio that has several variants."""
-    sets: dict[str, list[Variant]] = {}
+) -> dict[str, tuple[str, str]]:
+    """Caption and SVG by file name: for each variant with several ratios, and each ratio with several variants."""
+    sets: dict[str, tuple[str, list[Variant]]] = {}
     for variant in variants[1:]:
-        sets.setdefault(f"grid-{variant.key.split('_r')[0]}", []).append(variant)
-        sets.setdefault("grid-without-ratio" if variant.ratio is None else f"grid-r{variant.ratio:g}", []).append(
-            variant
-        )
-    chosen = [pairs[index * len(pairs) // min(ROWS, len(pairs))] for index in range(min(ROWS, len(pairs)))]
+        by_ratio = sets.setdefault(f"grid-{variant.key.split('_r')[0]}", (f"{variant.name} by ratio", []))
+        by_ratio[1].append(variant)
+        by_variant = sets.setdefault(f"grid-r{variant.ratio:g}", (f"Variants at r = {variant.ratio:g}", []))
+        by_variant[1].append(variant)
+    rows = min(ROWS, len(pairs))
+    chosen = [pairs[index * len(pairs) // rows] for index in range(rows)]
     return {
-        name: _grid(folder, chosen, [BASELINE, *columns], records) for name, columns in sets.items() if len(columns) > 1
+        name: (caption, _grid(folder, chosen, [BASELINE, *columns], records))
+        for name, (caption, columns) in sets.items()
+        if len(columns) > 1
     }
 
 

@@ -54,7 +54,7 @@ def load_clip(name: str | None, device: torch.device) -> ClipScore:
 
     with _told(name, "CLIP"):
         tokenizer = AutoTokenizer.from_pretrained(name)
-        return ClipScore(CLIPModel.from_pretrained(name, use_safetensors=True), tokenizer, _processor(name), device)
+        return ClipScore(CLIPModel.from_pretrained(name), tokenizer, _processor(name), device)
 
 
 def load_dino(name: str | None, device: torch.device) -> DinoDistance:
@@ -63,7 +63,7 @@ def load_dino(name: str | None, device: torch.device) -> DinoDistance:
     from transformers import AutoModel
 
     with _told(name, "DINO"):
-        return DinoDistance(AutoModel.from_pretrained(name, use_safetensors=True), _processor(name), device)
+        return DinoDistance(AutoModel.from_pretrained(name), _processor(name), device)
 
 
 def _processor(name: str) -> Any:

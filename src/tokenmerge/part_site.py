@@ -1,0 +1,180 @@
+"""The hooks on a part of a block: merge before it, unmerge after it, tell its attention what keys stand for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
+
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.hooked import (
+    Args,
+    Kwargs,
+    argument_names,
+    given_argument,
+    joined,
+    tokens_of,
+    with_argument,
+    with_changed,
+    with_tokens,
+)
+from tokenmerge.models.base import Part
+from tokenmerge.weighing import WeighKeys
+
+if TYPE_CHECKING:
+    from tokenmerge.sites import BlockSite
+
+
+class PartSite:
+    """Runs one part of a block on merged tokens."""
+
+    def __init__(self, part: Part, block: BlockSite) -> None:
+        self.part = part
+        self.block = block
+        self.active = False  # set when the grid is known
+        self.seen: int | None = None  # tokens the part ran on in its last call
+        self._modules: list[nn.Module] = []
+        self._attention_arguments: tuple[str, ...] = ()
+        self._weighing: WeighKeys | None = None  # entered while the attention runs
+        self._handles: list[RemovableHandle] = []
+
+    def attach(self) -> None:
+        """Hook into the modules as they are now; again where one has been replaced, as LoRA does with layers."""
+        modules = self._current_modules()
+        if all(old is new for old, new in zip(self._modules, modules, strict=False)) and self._handles:
+            return
+        self.detach()
+        self._modules = modules
+        entrance, attention, exit_ = modules
+        if self.block.stack.root.config.scope == "site":
+            if self.part.enters_at == "input":
+                self._handles.append(entrance.register_forward_pre_hook(self.enter, with_kwargs=True))
+            else:
+                self._handles.append(entrance.register_forward_hook(self.enter_output))
+            self._handles.append(exit_.register_forward_hook(self.leave))
+        if "self" in self.part.kinds:
+            # After the entrance, where that is the same module: it has to see how many keys are left.
+            self._attention_arguments = argument_names(attention)
+            self._handles.append(attention.register_forward_pre_hook(self.attend, with_kwargs=True))
+            if self.part.mask == "inside":
+                self._handles.append(attention.register_forward_hook(self.attended, always_call=True))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _current_modules(self) -> list[nn.Module]:
+        part = self.part
+        names = part.module, part.attention or part.module, part.leaves or part.module
+        return [self.block.block.module.get_submodule(name) for name in names]
+
+    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        if not self.active:
+            return None
+        tokens = tokens_of(args, kwargs)
+        operators = self.block.operators
+        if self.part.own_keys and operators.keys is not operators.queries:
+            keys = tokens if operators.keys is None else operators.keys.merge(tokens)
+            kwargs = {**kwargs, "encoder_hidden_states": keys}
+        return with_tokens(args, kwargs, self._merge(tokens))
+
+    def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
+        return with_changed(output, self.part.outputs, self._merge) if self.active else None
+
+    def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
+        queries = self.block.operators.queries if self.active else None
+        if queries is None:
+            return None
+        return with_changed(
+            output, self.part.outputs, lambda tokens: self._on_grid(queries.unmerge, tokens, merged=True)
+        )
+
+    def _merge(self, tokens: Tensor) -> Tensor:
+        stack = self.block.stack
+        if tokens.shape[1] < stack.tokens:
+            raise MergeRuntimeError(
+                f"{self.block.block.name}.{self.part.module} was given {tokens.shape[1]} of the {stack.tokens} tokens "
+                f"of its grid. If feed-forward chunking is on, turn it off with disable_forward_chunking(), or leave "
+                f"'mlp' out of parts."
+            )
+        queries = self.block.operators.queries
+        merged = tokens if queries is None else self._on_grid(queries.merge, tokens, merged=False)
+        if not torch.compiler.is_compiling():
+            self.seen = merged.shape[1]
+        return merged
+
+    def _on_grid(self, change: Callable[[Tensor], Tensor], tokens: Tensor, merged: bool) -> Tensor:
+        stack = self.block.stack
+        before, grid, behind = stack.pieces(tokens, stack.kept if merged else stack.tokens, self.part.text == "last")
+        return joined(before, change(grid), behind)
+
+    def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        """Tell the attention what its merged tokens stand for, and where they are."""
+        if not self.active:
+            return None
+        names = self._attention_arguments
+        rotary = self.block.block.rotary
+        if rotary is not None and self.block.stack.root.config.scope == "site":
+            name = rotary.attention_argument or rotary.argument
+            placed = self.block.placed(given_argument(names, args, kwargs, name))
+            args, kwargs = with_argument(names, args, kwargs, name, placed)
+        mask = self._mask(given_argument(names, args, kwargs, "attention_mask"), args, kwargs)
+        if mask is not None and self.part.mask == "inside":
+            self._weighing = WeighKeys(mask)
+            self._weighing.enter()
+            return args, kwargs
+        return (args, kwargs) if mask is None else with_argument(names, args, kwargs, "attention_mask", mask)
+
+    def attended(self, module: nn.Module, args: Args, output: Any) -> None:
+        """Called even if the attention fails, so that the weights never reach another."""
+        weighing, self._weighing = self._weighing, None
+        if weighing is None:
+            return
+        weighing.leave()
+        if output is not None and not weighing.used:
+            raise MergeRuntimeError(
+                f"{self.block.block.name} does not use PyTorch's scaled_dot_product_attention, so its keys cannot be "
+                f"weighed by what they stand for: use the native attention backend, or proportional=False."
+            )
+
+    def _mask(self, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
+        """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
+        keys = self.block.operators.keys
+        mass = None if keys is None or not self.block.stack.root.weighs(self.part) else keys.mass
+        if keys is None or (mass is None and given is None):
+            return None
+        if given is not None and self.part.text == "none":
+            raise MergeRuntimeError(
+                f"{self.block.block.name} was given an attention mask over image tokens, which merging cannot follow: "
+                f"leave 'self' out of parts."
+            )
+        tokens = tokens_of(args, kwargs)
+        kept = self.block.stack.kept_keys
+        weights = tokens.new_zeros(tokens.shape[0], kept) if mass is None else mass.log().to(tokens.dtype)
+        before, behind = self._other_keys(tokens, kept, args, kwargs)
+        weights = functional.pad(weights, (before, behind))
+        weights = weights[:, None] if self.part.mask == "3d" else weights[:, None, None]
+        return weights if given is None else weights + _for_others(given, before, kept, behind, weights.dtype)
+
+    def _other_keys(self, tokens: Tensor, kept: int, args: Args, kwargs: Kwargs) -> tuple[int, int]:
+        """How many keys that are not of the grid stand before and behind those of the grid."""
+        if self.part.own_keys:
+            return 0, 0
+        text = given_argument(self._attention_arguments, args, kwargs, "encoder_hidden_states")
+        others = tokens.shape[1] - kept + (0 if text is None else text.shape[1])
+        behind = others if self.part.text == "last" else self.block.stack.trailing
+        return others - behind, behind
+
+
+def _for_others(mask: Tensor, before: int, kept: int, behind: int, dtype: torch.dtype) -> Tensor:
+    """A model's own mask (..., keys) over keys that are not of the grid; it never hides those of the grid."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
+    grid = mask.new_zeros(*mask.shape[:-1], kept)
+    return torch.cat([mask[..., :before], grid, mask[..., mask.shape[-1] - behind :]], dim=-1).to(dtype)
