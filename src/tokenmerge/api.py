@@ -59,9 +59,7 @@ def apply(pipeline_or_model: Any, config: MergeConfig) -> Handle:
     >>> handle.remove()  # doctest: +SKIP
     """
     if not isinstance(config, MergeConfig):
-        raise ConfigError(
-            f"config is {config!r}: give a method with its options, such as tokenmerge.ToMA(ratio=0.5)."
-        )
+        raise ConfigError(f"config is {config!r}: give a method with its options, such as tokenmerge.ToMA(ratio=0.5).")
     models = denoisers_of(pipeline_or_model)
     for model in models:
         if root_site_of(model) is not None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
 
+import torch
 from torch import Tensor
 
 from tokenmerge.errors import ConfigError
@@ -63,6 +64,10 @@ class Layout:
     kept: int  # queries (and everything else) after merging
     kept_keys: int  # keys and values of self-attention after merging
     regions: Regions | None = None  # where set, a stack may bring its tokens into this order once, and back once
+
+    def to(self, device: torch.device) -> Self:
+        """The same layout with its tensors on `device`."""
+        return self if self.regions is None else dataclasses.replace(self, regions=self.regions.to(device))
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,10 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
 
 def _weightless_twin(model: nn.Module) -> nn.Module:
     """The same architecture on the meta device: no memory, no merging, no time."""
-    if hasattr(model, "from_config"):
+    kind: Any = type(model)
+    if hasattr(kind, "from_config"):
         with torch.device("meta"):
-            twin: nn.Module = type(model).from_config(model.config)
+            twin: nn.Module = kind.from_config(model.config)
         # Past diffusers' own `to`, which warns about modules that nobody will compute with here.
         return nn.Module.to(twin, next(model.parameters()).dtype).eval()
     twin = copy.deepcopy(model).to("meta").eval()
@@ -155,7 +156,7 @@ def _native_size(model: nn.Module) -> tuple[int, int]:
 def _count(model: nn.Module, args: Any, kwargs: Any) -> int:
     with FlopCounterMode(display=False) as counter:
         model(*args, **kwargs)
-    return counter.get_total_flops() // 2
+    return int(counter.get_total_flops()) // 2
 
 
 def _stack_report(stack: StackSite) -> StackReport:

@@ -8,10 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Pieces = tuple[Tensor | None, Tensor, Tensor | None]
+
+# `torch.compiler.disable`, but it loads the compiler when first called and not at import, which takes a second.
+outside_compile = _disable_dynamo
 
 
 def joined(*pieces: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, NothingMergedError
 from tokenmerge.fits import misfit
-from tokenmerge.hooked import Args, Kwargs
+from tokenmerge.hooked import Args, Kwargs, outside_compile
 from tokenmerge.models.base import Family, Part
 from tokenmerge.plan import MergePlan
 from tokenmerge.sites import BlockSite, StackSite
@@ -76,7 +76,7 @@ class RootSite:
             stack.detach()
         self.plan.forget()
 
-    @torch.compiler.disable
+    @outside_compile
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         for stack in self.stacks:
             for block in stack.blocks:
@@ -91,7 +91,7 @@ class RootSite:
         positions = {name: kwargs[name] for name in self.family.positions if name in kwargs}
         self.last_call = _shapes_of(args), {**_shapes_of(kwargs), **positions}
 
-    @torch.compiler.disable
+    @outside_compile
     def leave(self, module: nn.Module, args: Args, output: Any) -> None:
         for stack in self.stacks:
             stack.entered = None

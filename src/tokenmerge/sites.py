@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +24,7 @@ from tokenmerge.hooked import (
     argument_names,
     given_argument,
     joined,
+    outside_compile,
     tokens_of,
     with_argument,
     with_changed,
@@ -224,7 +224,7 @@ class StackSite:
             self._settle(grid, device)
             self._settled_for = settled_for
 
-    @torch.compiler.disable
+    @outside_compile
     def _settle(self, grid: tuple[int, ...], device: torch.device) -> None:
         """Fix everything that depends on the grid alone."""
         fixed_order = self.stack.fixed_order or self.root.fixed_order
@@ -247,8 +247,8 @@ class StackSite:
                     f"tokens, but its keys_apart is False: a method that merges keys apart has to say so."
                 )
         if self.layout is not None and regions is not None:
+            self.layout = self.layout.to(device)
             self.regions: Regions = regions.to(device)
-            self.layout = replace(self.layout, regions=self.regions)
         run = ""
         for block in self.blocks:
             run = block.block.name if block.first_of_run else run

@@ -10,16 +10,15 @@ import pytest
 from command_runs import SMALL, Run
 
 from tokenmerge.cli import generate
-from tokenmerge.cli.main import COMMANDS, build_parser
+from tokenmerge.cli.main import build_parser
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         build_parser().parse_args(["--help"])
     assert exit_.value.code == 0
-    shown = capsys.readouterr().out
-    for module in COMMANDS:
-        assert module.rpartition(".")[2] in shown
+    shown = set(capsys.readouterr().out.split())
+    assert {"generate", "compare", "explain", "bench", "eval"} <= shown
 
 
 def test_help_needs_no_diffusers() -> None:

@@ -304,7 +304,7 @@ def test_the_page_works_in_a_browser(finished, tmp_path):
     page = tmp_path / "page.html"
     page.write_text((folder / "report.html").read_text() + DRIVER)
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
-    words += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", page.as_uri()]
+    words += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000", page.as_uri()]
     output = subprocess.run(["chromium", *words], capture_output=True, text=True, timeout=300, check=True).stdout
     found = json.loads(html.unescape(re.search(r"<body>(.*)</body>", output, re.S).group(1)))
     assert found["before"] == ["baseline", "ToMA", "LB", "LB"]

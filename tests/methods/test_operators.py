@@ -38,7 +38,7 @@ def tokens_on(grid, batch=3, channels=6, seed=0):
 
 
 def operator_for(config, place, tokens, grid):
-    layout = config.layout(grid)
+    layout = config.layout(grid).to(tokens.device)
     operators = config.plan(tokens, layout, place, None)
     if isinstance(config, ToDo):
         assert operators.queries is None

@@ -9,12 +9,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.hooked import outside_compile
 
 # Reading ids waits for the device. Pipelines pass the same tensor at every step, so it is read once a generation.
 _READ: Any = WeakTensorKeyDictionary()
 
 
-@torch.compiler.disable
+@outside_compile
 def grid_of_ids(ids: Tensor) -> tuple[int, int]:
     """Rows and columns of the image being made. Tokens of reference images, which follow it, do not count.
 

@@ -1,0 +1,63 @@
+"""Weights that go to PyTorch's own attention reach one attention module, and no other, whatever happens in it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from checks import TILES
+from tiny_models import made, sd3, sd3_inputs
+from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack
+
+import tokenmerge as tm
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.weighing import WeighKeys
+
+INPUTS = sd3_inputs([1], (8, 8))
+
+
+def test_weights_stand_beside_masks_of_the_attention_itself() -> None:
+    query, key, value = torch.randn(3, 2, 1, 5, 4, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).view(1, 1, 1, 5)
+    hidden = torch.tensor([True, True, False, True, True]).view(1, 1, 1, 5)
+    additive = torch.zeros(1, 1, 1, 5).masked_fill(~hidden, -torch.inf)
+    expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=weights + additive)
+    with WeighKeys(weights):
+        for mask in (hidden, additive):
+            assert torch.equal(functional.scaled_dot_product_attention(query, key, value, attn_mask=mask), expected)
+        # Another number of keys is another attention, such as an adapter's.
+        fewer = functional.scaled_dot_product_attention(query, key[..., :3, :], value[..., :3, :])
+    assert torch.equal(fewer, functional.scaled_dot_product_attention(query, key[..., :3, :], value[..., :3, :]))
+
+
+def test_an_error_in_the_attention_leaves_no_weights_behind() -> None:
+    model = made(sd3)
+    with torch.no_grad():
+        expected = model(**INPUTS, return_dict=False)[0]
+        handle = tm.apply(model, TILES)
+        failing = model.transformer_blocks[0].attn.to_out[0].register_forward_hook(fail)
+        with pytest.raises(ZeroDivisionError):
+            model(**INPUTS)
+        assert not _get_current_function_mode_stack()
+        failing.remove()
+        handle.remove()
+        assert torch.equal(model(**INPUTS, return_dict=False)[0], expected)
+
+
+def test_an_attention_that_cannot_be_weighed_is_an_error() -> None:
+    class OwnAttention:
+        def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None):  # type: ignore
+            return (hidden_states, encoder_hidden_states) if encoder_hidden_states is not None else hidden_states
+
+    model = made(sd3)
+    model.set_attn_processor(OwnAttention())
+    with torch.no_grad():
+        with tm.merged(model, TILES), pytest.raises(MergeRuntimeError, match="proportional=False"):
+            model(**INPUTS)
+        assert not _get_current_function_mode_stack()
+        with tm.merged(model, tm.ToMA(tile=(2, 2), min_tokens=16, proportional=False)):
+            model(**INPUTS)
+
+
+def fail(*_: object) -> None:
+    raise ZeroDivisionError
