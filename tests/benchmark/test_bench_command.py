@@ -84,6 +84,16 @@ def test_options_before_the_name_of_a_nested_command_count(capsys: pytest.Captur
     assert [(each.method, each.repeats) for each in result.measurements] == [("none", 1), ("toma-stack", 1)]
 
 
+def test_options_of_methods_are_used_and_written_down(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    words = ["--repeats", "1", "--out", str(out), "--set", "skip_blocks=1", "--set", "tile=8,8"]
+    assert tokenmerge_bench(*TINY, *words) == 0
+    result = Result.load(out)
+    settings = result.measurements[-1].settings
+    assert (settings["skip_blocks"], settings["tile"]) == (1, [8, 8])
+    assert "--set skip_blocks=1 --set tile=8,8" in result.command
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -97,6 +107,8 @@ def test_options_before_the_name_of_a_nested_command_count(capsys: pytest.Captur
         (["--ratios", ","], "--ratios is empty"),
         (["--ratios", "0.5,0.5"], "one ratio twice"),
         (["--ratios", "0.8"], "the tomesd package merges at most 0.75"),
+        (["--set", "skip_block=0"], "did you mean skip_blocks"),
+        (["--set", "skip_blocks"], "write OPTION=VALUE"),
         (["--size", "500"], "multiple"),
         (["--size", "big"], "--size is 'big'"),
         (["--repeats", "0"], "--repeats is 0"),

@@ -111,7 +111,7 @@ class TomesdPackage:
         return patched(subject.model, self.ratio, self.max_downsample)
 
 
-def check_methods(methods: Sequence[str], ratios: Sequence[float]) -> None:
+def check_methods(methods: Sequence[str], ratios: Sequence[float], options: Mapping[str, Any] | None = None) -> None:
     """Raise a sentence for anything that could not be run, before a model is built."""
     known = (NONE, *METHODS, PACKAGE)
     for method in methods:
@@ -132,7 +132,7 @@ def check_methods(methods: Sequence[str], ratios: Sequence[float]) -> None:
     for method in methods:
         if method in METHODS:
             for ratio in ratios:
-                _config(method, ratio)
+                _config(method, ratio, options)
     if PACKAGE in methods:
         require_tomesd()
         if max(ratios) > LARGEST_RATIO:
@@ -143,9 +143,17 @@ def check_methods(methods: Sequence[str], ratios: Sequence[float]) -> None:
 
 
 def contenders(
-    methods: Sequence[str], ratios: Sequence[float], subject: Subject, seen: Mapping[str, BlockPass], limit: bool
+    methods: Sequence[str],
+    ratios: Sequence[float],
+    subject: Subject,
+    seen: Mapping[str, BlockPass],
+    limit: bool,
+    options: Mapping[str, Any] | None = None,
 ) -> list[Contender]:
-    """Every method at every ratio, the plain model first: everything is measured against it."""
+    """Every method at every ratio, the plain model first: everything is measured against it.
+
+    `options` go to every method but the tomesd package, which has its own.
+    """
     listed: list[Contender] = [Unmerged()]
     if limit:
         listed.append(BlocksDeleted(seen))
@@ -154,13 +162,13 @@ def contenders(
             if method == PACKAGE:
                 listed.append(_package(ratio, subject, seen))
             elif method != NONE:
-                listed.append(Merged(method, _config(method, ratio)))
+                listed.append(Merged(method, _config(method, ratio, options)))
     return listed
 
 
-def _config(method: str, ratio: float) -> MergeConfig:
+def _config(method: str, ratio: float, options: Mapping[str, Any] | None) -> MergeConfig:
     try:
-        return named_config(method, ratio=ratio)
+        return named_config(method, ratio, options)
     except ConfigError as error:
         raise UsageError(f"{method} at ratio {ratio:g}: {error}") from None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tokenmerge.benchmark.blocks import observe_blocks
 from tokenmerge.benchmark.compiled import Compile, compiled, graphs_compiled
@@ -57,6 +58,7 @@ def model_trials(
     methods: Sequence[str],
     ratios: Sequence[float],
     *,
+    options: Mapping[str, Any] | None = None,
     limit: bool = True,
     how: Compile | None = None,
     earlier: Sequence[Measurement] = (),
@@ -66,7 +68,7 @@ def model_trials(
     shadow = shadow_of(subject)
     known = {measurement.key: measurement for measurement in earlier}
     trials = []
-    for contender in contenders(methods, ratios, subject, seen, limit):
+    for contender in contenders(methods, ratios, subject, seen, limit, options):
         measurement = Measurement(
             contender.method,
             contender.ratio,

@@ -57,7 +57,7 @@ def full_command(
 ) -> str:
     """The command with every default written out, so that it asks for the same on any machine.
 
-    None and False leave an option out, True gives it without a value.
+    None and False leave an option out, True gives it without a value, a list gives it again for each item.
     """
     shared = {
         "--batch": args.batch,
@@ -72,6 +72,8 @@ def full_command(
     for flag, value in {**options, **shared}.items():
         if value is True:
             words.append(flag)
+        elif isinstance(value, list):
+            words += [word for item in value for word in (flag, item)]
         elif value is not None and value is not False:
             words += [flag, str(value)]
     return shlex.join(words)

@@ -32,6 +32,7 @@ def title_of(result: Result) -> str:
     words = [f"{asked['model']}, {_size(asked)} px, batch {asked['batch']}, {asked['dtype']}"]
     if asked.get("blocks"):
         words.append(f"cut to {' + '.join(map(str, asked['blocks']))} blocks")
+    words += asked.get("set", [])
     if asked.get("compile"):
         words.append(f"{asked['compile']} compiled")
     return ", ".join(words)

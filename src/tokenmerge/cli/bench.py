@@ -56,6 +56,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         f"tomesd, tofu, todo, lower-bound (default: {','.join(MODEL_METHODS)})",
     )
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="an option of the methods, such as skip_blocks=0; repeat for more",
+    )
+    parser.add_argument(
         "--blocks", help="fewer blocks than the real model has, to fit small memory: 1,2 for Flux, 4 for PixArt or SD3"
     )
     parser.add_argument(
@@ -127,10 +134,12 @@ def _run_model(args: argparse.Namespace) -> int:
     from tokenmerge.benchmark.model_bench import model_trials
     from tokenmerge.benchmark.options import fractions, joined, place_and_precision, whole_numbers
     from tokenmerge.benchmark.subject import default_size, load_model, subject_of
+    from tokenmerge.cli.options import read_settings
 
     ratios = fractions("--ratios", args.ratios)
     methods = _methods(args.methods or ",".join(MODEL_METHODS))
-    check_methods(methods, ratios)
+    chosen = read_settings(args.set)
+    check_methods(methods, ratios, chosen)
     height, width = _height_and_width(args.size or str(default_size(args.model)))
     blocks = None if args.blocks is None else whole_numbers("--blocks", args.blocks)
     device, dtype = place_and_precision(args)
@@ -143,6 +152,7 @@ def _run_model(args: argparse.Namespace) -> int:
         "model": args.model,
         "size": [height, width],
         "methods": methods,
+        "set": args.set,
         "limit": not args.no_limit,
         "blocks": blocks,
         "compile": args.compile,
@@ -151,13 +161,16 @@ def _run_model(args: argparse.Namespace) -> int:
         "--model": args.model,
         "--size": str(height) if height == width else f"{width}x{height}",
         "--methods": ",".join(methods),
+        "--set": args.set,
         "--blocks": None if blocks is None else joined(blocks),
         "--compile": args.compile,
         "--no-limit": args.no_limit,
     }
 
     def make_trials(earlier: Any) -> Any:
-        return model_trials(subject, methods, ratios, limit=not args.no_limit, how=args.compile, earlier=earlier)
+        return model_trials(
+            subject, methods, ratios, options=chosen, limit=not args.no_limit, how=args.compile, earlier=earlier
+        )
 
     return _measure("model", "bench", args, settings, options, ratios, device, dtype, make_trials)
 
