@@ -16,6 +16,8 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/tokenmerge bench table --check
+	$(BIN)/python -m tokenmerge.support README.md --check
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist

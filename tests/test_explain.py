@@ -97,5 +97,16 @@ def test_explaining_leaves_the_model_alone(unet: TinyModel) -> None:
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
+def test_a_stack_that_must_be_merged_per_block_says_so() -> None:
+    flux = next(model for model in TINY_MODELS if model.name == "flux")
+    model, grid = flux.build(), flux.grid(8, 8)
+    with tm.merged(model, tm.ToMA(scope="stack", min_tokens=0, skip_blocks=0)) as handle:
+        flux.call(model, [0], grid)
+        assert "merged per block" not in str(handle.explain())
+        width = model.config.num_attention_heads * model.config.attention_head_dim
+        flux.call(model, [0], grid, controlnet_block_samples=[torch.zeros(1, 64, width)])
+        assert "merged per block" in str(handle.explain())
+
+
 def pick_first(similarity: torch.Tensor, count: int, available: torch.Tensor) -> torch.Tensor:
     return torch.arange(count, device=similarity.device).expand(*similarity.shape[:2], count)

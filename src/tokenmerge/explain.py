@@ -183,6 +183,8 @@ def _note(stack: StackSite) -> str:
         return "all blocks skipped"
     if stack.layout is None:
         return stack.reason
+    if stack.apart and stack.root.config.scope == "stack":
+        return "merged per block: something is added between blocks"
     unweighed = stack.root.config.proportional and any(
         "self" in part.part.kinds and not stack.root.weighs(part.part) for block in stack.blocks for part in block.parts
     )
