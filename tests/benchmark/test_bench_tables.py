@@ -26,6 +26,13 @@ def test_the_short_table_marks_the_fastest_and_shows_the_limit() -> None:
     assert row == ["sd15", "512 px", "0.5", "1.25x", "**1.45x**", "", "2.00x"]
 
 
+def test_the_short_table_says_where_a_model_was_cut_and_gives_it_no_limit() -> None:
+    cut = model_result(model="flux", blocks=[1, 2], set=["skip_blocks=0"])
+    _, _, row = cells(headline_table([cut]))
+    assert row[0] == "flux, cut to 1 + 2 blocks, skip_blocks=0"
+    assert row[-1] == ""
+
+
 def test_titles_name_all_that_was_asked_for() -> None:
     assert title_of(model_result()) == "sd15, 512 px, batch 1, float32"
     cut = model_result(model="flux", size=[512, 768], blocks=[1, 2], compile="blocks")

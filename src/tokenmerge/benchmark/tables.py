@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
@@ -29,13 +29,21 @@ def title_of(result: Result) -> str:
         return f"Operations alone, batch {asked['batch']}, {asked['dtype']}"
     if result.kind == "scaling":
         return f"One {asked['channels']}-channel block of SDXL, batch {asked['batch']}, {asked['dtype']}"
-    words = [f"{asked['model']}, {_size(asked)} px, batch {asked['batch']}, {asked['dtype']}"]
-    if asked.get("blocks"):
-        words.append(f"cut to {' + '.join(map(str, asked['blocks']))} blocks")
-    words += asked.get("set", [])
+    words = [f"{asked['model']}, {_size(asked)} px, batch {asked['batch']}, {asked['dtype']}", *_changes(asked)]
     if asked.get("compile"):
         words.append(f"{asked['compile']} compiled")
     return ", ".join(words)
+
+
+def _what(asked: Mapping[str, Any]) -> str:
+    return ", ".join([asked["model"], *_changes(asked)])
+
+
+def _changes(asked: Mapping[str, Any]) -> list[str]:
+    """What sets a run apart from the model and the methods as they are by default."""
+    blocks = asked.get("blocks")
+    cut = [f"cut to {' + '.join(map(str, blocks))} blocks"] if blocks else []
+    return [*cut, *asked.get("set", [])]
 
 
 def machine_line(result: Result) -> str:
@@ -51,11 +59,12 @@ def headline_table(results: Sequence[Result]) -> str:
     rows = []
     for result in (result for result in results if result.kind == "model"):
         summary = summarise(result.measurements)
-        limit = _speedup(summary, LIMIT, None)
+        # What a cut model spends outside its blocks is not what the whole one would, so its limit says nothing.
+        limit = None if result.settings.get("blocks") else _speedup(summary, LIMIT, None)
         for ratio in sorted({row.measurement.ratio for row in summary} - {None}):  # type: ignore[type-var]
             speedups = [_speedup(summary, method, ratio) for method in HEADLINE]
             rows.append(
-                [result.settings["model"], f"{_size(result.settings)} px", f"{ratio:g}"]
+                [_what(result.settings), f"{_size(result.settings)} px", f"{ratio:g}"]
                 + [_times(speedup, bold=speedup == max(filter(None, speedups), default=0)) for speedup in speedups]
                 + [_times(limit)]
             )
