@@ -106,9 +106,10 @@ def merge_by_mean(tokens: Tensor, matching: Matching) -> Tensor:
 def merge_by_mlerp(tokens: Tensor, matching: Matching) -> Tensor:
     """The mean's direction with the length of the longest token that went into it (MLERP). (B, N, C) -> (B, M, C)."""
     mean = merge_by_mean(tokens, matching)
-    lengths = torch.linalg.vector_norm(tokens, dim=-1, dtype=torch.float32)  # (B, N)
-    longest = torch.zeros_like(matching.mass).scatter_reduce(1, matching.place, lengths, "amax")  # (B, M)
-    mean_length = torch.linalg.vector_norm(mean, dim=-1, dtype=torch.float32)
+    wide = torch.promote_types(tokens.dtype, torch.float32)
+    lengths = torch.linalg.vector_norm(tokens, dim=-1, dtype=wide)  # (B, N)
+    longest = lengths.new_zeros(matching.mass.shape).scatter_reduce(1, matching.place, lengths, "amax")  # (B, M)
+    mean_length = torch.linalg.vector_norm(mean, dim=-1, dtype=wide)
     # Tokens that cancel out have no direction to stretch: they stay at zero.
     stretch = torch.where(mean_length > 0, longest / mean_length.clamp_min(1e-20), 1.0)
     return (mean * stretch.unsqueeze(-1)).to(tokens.dtype)
