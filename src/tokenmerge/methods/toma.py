@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place, Share, _is_number
+from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place, _is_number
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.ops.attention_merge import (
@@ -22,7 +22,7 @@ from tokenmerge.ops.attention_merge import (
 )
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
-from tokenmerge.ops.similarity import unit_tokens
+from tokenmerge.ops.similarity import cosine_similarity, unit_tokens
 
 SIMILARITY_STEPS = 4096
 
@@ -189,7 +189,7 @@ class ToMA(MergeConfig):
 
     def _select(self, unit: Tensor, count: int, regions: Regions, one_for_batch: bool) -> Tensor:
         """(B, R, n, C) -> (B, R, count): places of the destinations within their regions."""
-        similarity = unit @ unit.transpose(-1, -2)  # (B, R, n, n)
+        similarity = cosine_similarity(unit)  # (B, R, n, n)
         # Two tokens that are each other's nearest gain exactly the same. In steps this coarse sums are exact, so such a
         # tie goes to the first of them, and not to rounding, which depends on the rest of the batch.
         similarity = similarity.mul_(SIMILARITY_STEPS).round_().div_(SIMILARITY_STEPS)
@@ -240,6 +240,3 @@ def _by(sides: tuple[int, ...]) -> str:
 def _divisor_near(config: ToMA) -> int:
     divisors = [d for d in range(1, config.select_every + 1) if config.select_every % d == 0]
     return max(d for d in divisors if d <= config.weights_every)
-
-
-__all__ = ["Share", "ToMA"]

@@ -20,5 +20,5 @@ def unit_tokens(tokens: Tensor) -> Tensor:
 
 
 def cosine_similarity(unit: Tensor) -> Tensor:
-    """(G, n, C) unit tokens -> (G, n, n) similarity of each with each."""
+    """(..., n, C) unit tokens -> (..., n, n) similarity of each with each."""
     return unit @ unit.transpose(-1, -2)
