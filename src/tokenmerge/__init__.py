@@ -5,6 +5,7 @@ from tokenmerge.config import MergeConfig
 from tokenmerge.errors import TokenMergeError
 from tokenmerge.methods import LowerBound, ToDo, ToFu, ToMA, ToMeSD
 from tokenmerge.models import register_family
+from tokenmerge.zoo import autoencoder as _autoencoder  # noqa: F401 - so that plain diffusers can load our models
 
 __version__ = "0.1.0"
 

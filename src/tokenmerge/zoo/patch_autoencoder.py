@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-# ModelMixin must be a name of this module: diffusers looks it up here to learn how the class is loaded.
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.models.autoencoders.vae import DecoderOutput, DiagonalGaussianDistribution
@@ -26,6 +24,8 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
     The decoder looks at the neighbours because a patch decoded alone shows its edges. Weights come from
     `training/latents.py`; the tensors of a fresh instance are random.
     """
+
+    __module__ = "tokenmerge.zoo.autoencoder"  # what saved pipelines name
 
     @register_to_config
     def __init__(
