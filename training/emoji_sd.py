@@ -1,4 +1,4 @@
-"""The parts of `emoji-sd`: a four-level UNet with attention at every level and a small CLIP text encoder."""
+"""The parts of `emoji-sd`: a five-level UNet with attention at every level and a small CLIP text encoder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from training.vocabulary import TEXT_LENGTH
 
 TEXT_WIDTH = 128
-LEVELS = (32, 64, 128, 192)
+LEVELS = (32, 32, 64, 128, 192)
 HEAD_WIDTH = 32
-INNER_SIDE = 16  # latents of 128 px
 
 
 def build_text_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
@@ -35,7 +34,7 @@ def build_text_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
 
 
 def build_unet(latent_channels: int = 16, levels: tuple[int, ...] = LEVELS) -> UNet2DConditionModel:
-    """Thin upper levels keep 1,024 tokens affordable; the lower ones hold what the pictures look like.
+    """Thin upper levels keep 4,096 tokens affordable; the lower ones hold what the pictures look like.
 
     The pooled text joins the time embedding (`addition_embed_type`), which names the picture to every
     layer at once and makes learning captions much faster than cross-attention alone.
@@ -75,39 +74,37 @@ def build_scheduler() -> DDIMScheduler:
 
 
 class InnerUNet(nn.Module):
-    """The UNet without its outermost level, for pictures of half the size.
+    """The UNet without its outermost levels, for smaller pictures.
 
-    What is learnt here carries over unchanged when the outer level is added: the inner levels see features of
-    the same size before and after. A step costs about half as much as one of the whole UNet at full size.
+    What is learnt here carries over when an outer level is added and the picture is twice as large: the inner levels
+    see features of the same size before and after, and a step costs a fraction of one of the whole UNet.
     """
 
-    def __init__(self, unet: UNet2DConditionModel) -> None:
+    def __init__(self, unet: UNet2DConditionModel, dropped: int) -> None:
         super().__init__()
         channels: int = unet.config.in_channels
-        outer, inner = unet.config.block_out_channels[:2]
-        self.unet = unet
-        self.conv_in = nn.Conv2d(channels, outer, 3, padding=1)
-        self.norm_out = nn.GroupNorm(unet.config.norm_num_groups, inner)
-        self.conv_out = nn.Conv2d(inner, channels, 3, padding=1)
+        above, outermost = unet.config.block_out_channels[dropped - 1 : dropped + 1]
+        self.dropped = dropped
+        self.conv_in = nn.Conv2d(channels, above, 3, padding=1)
+        self.norm_out = nn.GroupNorm(unet.config.norm_num_groups, outermost)
+        self.conv_out = nn.Conv2d(outermost, channels, 3, padding=1)
 
-    def forward(self, sample: Tensor, timestep: Tensor, text: Tensor) -> Tensor:
+    def forward(self, unet: UNet2DConditionModel, sample: Tensor, timestep: Tensor, text: Tensor) -> Tensor:
         """Latents (B, C, h, w), timesteps (B,), text (B, L, D) -> prediction (B, C, h, w)."""
-        unet = self.unet
         time = unet.time_embedding(unet.get_time_embed(sample, timestep))
         time = time + unet.get_aug_embed(time, text, {})
         x = self.conv_in(sample)
         skips = [x]
-        for block in unet.down_blocks[1:]:
+        for block in unet.down_blocks[self.dropped :]:
             x, states = block(x, time, encoder_hidden_states=text)
             skips += states
         x = unet.mid_block(x, time, encoder_hidden_states=text)
-        for block in unet.up_blocks[:-1]:
+        *inner, outermost = unet.up_blocks[: -self.dropped]
+        for block in inner:
             taken = len(block.resnets)
             skips, states = skips[:-taken], tuple(skips[-taken:])
-            if block is unet.up_blocks[-2]:
-                x = _without_upsampling(block, x, states, time, text)
-            else:
-                x = block(x, states, time, encoder_hidden_states=text)
+            x = block(x, states, time, encoder_hidden_states=text)
+        x = _without_upsampling(outermost, x, tuple(skips), time, text)
         prediction: Tensor = self.conv_out(silu(self.norm_out(x)))
         return prediction
 
@@ -124,21 +121,24 @@ def _without_upsampling(block: nn.Module, x: Tensor, states: tuple[Tensor, ...],
 
 
 class EmojiSD(nn.Module):
-    """Everything that is trained, and the loss."""
+    """Everything that is trained, and the loss. With `levels`, only so many of the UNet's innermost ones are."""
 
     signal: Tensor  # (timesteps,): the signal's share of the variance
 
-    def __init__(self, tokenizer: CLIPTokenizer, latent_channels: int = 16) -> None:
+    def __init__(self, tokenizer: CLIPTokenizer, latent_channels: int = 16, levels: int = len(LEVELS)) -> None:
         super().__init__()
         self.text_encoder = build_text_encoder(tokenizer)
         self.unet = build_unet(latent_channels)
-        self.inner = InnerUNet(self.unet)
+        self.inner = nn.ModuleDict(
+            {str(len(LEVELS) - dropped): InnerUNet(self.unet, dropped) for dropped in range(1, len(LEVELS) - 1)}
+        )
+        self.levels = levels
         self.register_buffer("signal", build_scheduler().alphas_cumprod.clone(), persistent=False)
 
     def predict(self, noisy: Tensor, timestep: Tensor, text: Tensor) -> Tensor:
-        """Velocity (B, C, h, w); latents of 128 px go through the inner levels alone."""
-        if noisy.shape[-1] <= INNER_SIDE:
-            velocity: Tensor = self.inner(noisy, timestep, text)
+        """Velocity (B, C, h, w)."""
+        if self.levels < len(LEVELS):
+            velocity: Tensor = self.inner[str(self.levels)](self.unet, noisy, timestep, text)
         else:
             velocity = self.unet(noisy, timestep, text, return_dict=False)[0]
         return velocity

@@ -1,10 +1,10 @@
 """Trains a model at one size or several; stop it at any time and run the same command again to go on.
 
-    python -m training.train emoji-sd --size 128 --samples 100000
+    python -m training.train emoji-sd --size 128 --levels 3 --samples 100000
     python -m training.train emoji-sd --size 256 512 --samples 100000
 
-At 128 px `emoji-sd` is trained without its outer level. With several sizes each step draws one, and larger pictures
-come in smaller batches, so that each size gets the same work; a size named twice is drawn twice as often.
+`--levels 3` trains the three innermost levels of `emoji-sd`. With several sizes each step draws one, and larger
+pictures come in smaller batches, so that each size gets the same work; a size named twice is drawn twice as often.
 `--samples` counts all runs at the first size. `--merge 0.5` trains pictures of 512 px with half of their tokens merged,
 in about half the time; finish without it.
 Writes DIR/<model>.pt (weights, averaged weights, optimiser, counters) and appends to DIR/<model>.jsonl.
@@ -131,6 +131,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", type=int, nargs="+", required=True, choices=[128, 256, 512], help="pixels a side")
     parser.add_argument("--samples", type=int, required=True, help="samples at the first size, over all runs")
     parser.add_argument("--pictures", type=int, default=None, help="only the first so many of captions.txt")
+    parser.add_argument("--levels", type=int, choices=[2, 3, 4], help="only so many inner levels of emoji-sd's UNet")
     parser.add_argument("--batch", type=int, default=16, help="samples a step")
     parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
     parser.add_argument("--decay", type=float, default=0.0, help="last fraction of the samples with falling rate")
@@ -147,7 +148,9 @@ def main() -> None:
     tokenizer = build_tokenizer(all_captions)
     captions = all_captions[: args.pictures]
     pictures = {size: Pictures(args.work, tokenizer, captions, size) for size in args.size}
-    model = MODELS[args.model](tokenizer, latent_channels=pictures[args.size[0]].latents.shape[1])
+    model = MODELS[args.model](tokenizer)
+    if args.levels is not None:
+        model.levels = args.levels  # type: ignore[assignment]
     run = Run(model, args.work / f"{args.model}.pt", args.average)
     run.load()
     run.done["pictures"] = len(captions)

@@ -61,17 +61,20 @@ def test_small_pictures_are_spread_over_the_native_positions() -> None:
     assert small[1, 2] - small[0, 2] == 2
 
 
-def test_the_inner_unet_trains_no_outer_weight_and_leaves_the_unet_whole() -> None:
+@pytest.mark.parametrize("dropped", [1, 2])
+def test_the_inner_unet_trains_no_outer_weight_and_leaves_the_unet_whole(dropped: int) -> None:
     unet = build_unet(levels=(16, 16, 32, 32))
-    before = unet.up_blocks[-2].upsamplers
-    out = InnerUNet(unet)(torch.randn(1, 16, 16, 16), torch.tensor([5]), torch.randn(1, 16, 128))
+    last = 3 - dropped
+    before = unet.up_blocks[last].upsamplers
+    out = InnerUNet(unet, dropped)(unet, torch.randn(1, 16, 16, 16), torch.tensor([5]), torch.randn(1, 16, 128))
     out.sum().backward()
     assert out.shape == (1, 16, 16, 16)
-    assert unet.up_blocks[-2].upsamplers is before
+    assert unet.up_blocks[last].upsamplers is before
     touched = {name for name, p in unet.named_parameters() if p.grad is not None}
-    assert not any(n.startswith(("conv_in", "down_blocks.0.", "up_blocks.3.", "conv_out")) for n in touched)
-    assert any(n.startswith("down_blocks.1.") for n in touched)
-    assert any(n.startswith("up_blocks.2.") for n in touched)
+    outer = [name for i in range(dropped) for name in (f"down_blocks.{i}.", f"up_blocks.{3 - i}.")]
+    assert not any(n.startswith(("conv_in", "conv_out", *outer)) for n in touched)
+    assert any(n.startswith(f"down_blocks.{dropped}.") for n in touched)
+    assert any(n.startswith(f"up_blocks.{last}.") for n in touched)
 
 
 def test_sampling_finds_the_picture_when_the_prediction_is_perfect() -> None:
@@ -123,7 +126,16 @@ class Tiny(torch.nn.Module):
 def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     torch.save(torch.zeros(3, 16, 4, 4), tmp_path / "latents_128.pt")
     pictures = Pictures(tmp_path, build_tokenizer(CAPTIONS), CAPTIONS, 128)
-    settings = {"work": tmp_path, "model": "tiny", "size": [128], "batch": 4, "lr": 0.01, "decay": 0.0, "bias": 1.0}
+    settings = {
+        "work": tmp_path,
+        "model": "tiny",
+        "size": [128],
+        "batch": 4,
+        "lr": 0.01,
+        "decay": 0.0,
+        "bias": 1.0,
+        "merge": None,
+    }
 
     def go(samples: int) -> Run:
         run = Run(Tiny(), tmp_path / "tiny.pt", 0.9)
