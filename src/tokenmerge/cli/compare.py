@@ -6,11 +6,13 @@ import argparse
 import json
 import statistics
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.cli import options
+from tokenmerge.plain_text import shown_plainly
+from tokenmerge.ratio import ratio_text, stored_ratio
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,6 +37,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     options.add_prompt_options(parser)
     options.add_method_options(parser)
+    options.add_keep_option(parser)
     options.add_model_options(parser)
     group = parser.add_argument_group("the result")
     group.add_argument(
@@ -49,24 +52,27 @@ def run(args: argparse.Namespace) -> int:
     picture = options.read_picture(args, "compare")
     config = options.read_method(args)
     assert config is not None
+    keep = options.read_keep(args.keep)
     repeats = options.read_whole("--repeats", args.repeats, 1, MOST_REPEATS)
 
     from tokenmerge.cli.files import writable_folder
-    from tokenmerge.cli.report import about_picture, print_notice
+    from tokenmerge.cli.report import about_picture, print_cut, print_notice
 
     folder = writable_folder(args.out)
 
+    from tokenmerge.fidelity import fidelity
     from tokenmerge.generation import check_picture
     from tokenmerge.pipelines import load_pipeline
 
-    loaded = load_pipeline(args.model, args.device, args.dtype)
+    loaded = load_pipeline(args.model, args.device, args.dtype, args.allow_pickle)
     print_notice(loaded)
     check_picture(loaded, picture)
-    pair = _draw_pair(loaded, picture, config, repeats)
+    print_cut(loaded, picture)
+    pair = _draw_pair(loaded, picture, config, keep, repeats)
     result = {
         **about_picture(loaded, picture, pair.unmerged.size, args.method, config),
         **pair.timings(),
-        **_fidelity(pair),
+        **asdict(fidelity(pair.unmerged, pair.merged)),
         "explain": pair.explanation.to_dict(),
     }
     _save(folder, pair, result)
@@ -100,13 +106,13 @@ class Pair:
         }
 
 
-def _draw_pair(loaded: LoadedPipeline, picture: Picture, config: MergeConfig, repeats: int) -> Pair:
+def _draw_pair(loaded: LoadedPipeline, picture: Picture, config: MergeConfig, keep: Image | None, repeats: int) -> Pair:
     """Warm up, then draw unmerged and merged in turn, so that a noisy machine hits both alike."""
     from tokenmerge.api import merged
     from tokenmerge.generation import draw
 
     short = replace(picture, steps=min(WARM_UP_STEPS, picture.steps))
-    with merged(loaded.pipe, config):  # first, so that a config that does not suit the model fails soon
+    with merged(loaded.pipe, config, keep):  # first, so that a config that does not suit the model fails soon
         draw(loaded, short, "warm-up, merged")
     draw(loaded, short, "warm-up, unmerged")
     seconds: dict[str, list[float]] = {"unmerged": [], "merged": []}
@@ -114,26 +120,12 @@ def _draw_pair(loaded: LoadedPipeline, picture: Picture, config: MergeConfig, re
         of = f" {number}/{repeats}" if repeats > 1 else ""
         unmerged_image, taken = draw(loaded, picture, f"unmerged{of}")
         seconds["unmerged"].append(taken)
-        with merged(loaded.pipe, config) as handle:
+        with merged(loaded.pipe, config, keep) as handle:
             merged_image, taken = draw(loaded, picture, f"merged{of}")
             explanation = handle.explain() if number == repeats else None
         seconds["merged"].append(taken)
     assert explanation is not None
     return Pair(unmerged_image, merged_image, seconds, explanation)
-
-
-def _fidelity(pair: Pair) -> dict[str, Any]:
-    """PSNR in decibels (None where the images are the same, for it is infinite) and SSIM, on 8-bit RGB pixels."""
-    import numpy as np
-    from skimage.metrics import peak_signal_noise_ratio, structural_similarity
-
-    unmerged, merged = (np.asarray(image.convert("RGB")) for image in (pair.unmerged, pair.merged))
-    same = bool((unmerged == merged).all())
-    return {
-        "identical": same,
-        "psnr": None if same else float(peak_signal_noise_ratio(unmerged, merged, data_range=255)),
-        "ssim": float(structural_similarity(unmerged, merged, channel_axis=2, data_range=255)),
-    }
 
 
 def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
@@ -177,8 +169,9 @@ def _print_table(result: dict[str, Any], pair: Pair, folder: Path) -> None:
     ]
     headers = ["", "best s", "median s", "speed-up", "PSNR", "SSIM"]
     width, height = result["size"]
+    prompt = shown_plainly(result["prompt"])
     print(
-        f"{result['model']['name']}, “{result['prompt']}”, {width} x {height} px, {result['steps']} steps, "
+        f"{result['model']['name']}, “{prompt}”, {width} x {height} px, {result['steps']} steps, "
         f"seed {result['seed']}, {result['model']['device']}, {result['model']['dtype']}"
     )
     print(tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=("left", *["right"] * 5)))
@@ -198,7 +191,7 @@ def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
 
 
 def _title(result: dict[str, Any]) -> str:
-    return f"{result['method']}, ratio {result['config']['ratio']:g}"
+    return f"{result['method']}, ratio {ratio_text(stored_ratio('ratio', result['config']['ratio']))}"
 
 
 def _speedup(result: dict[str, Any]) -> str:

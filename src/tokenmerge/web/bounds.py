@@ -1,0 +1,174 @@
+"""What the page's controls may hold. A value outside is a sentence that says which values are inside."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmerge.config import MergeConfig
+from tokenmerge.errors import UsageError
+from tokenmerge.generation import LARGEST_SEED, LATENT, Picture, check_size
+from tokenmerge.methods.named import METHODS, named_config
+
+LONGEST_PROMPT = 1000
+MOST_STEPS = 100
+SMALLEST_SIDE, LARGEST_SIDE = 64, 2048
+LARGEST_GUIDANCE = 30.0
+LOWEST_RATIO, HIGHEST_RATIO = 0.05, 0.95
+LONGEST_INTERVAL = 100
+MOST_SWEPT = 24
+
+# The controls of the page that are options of a method. Not every method has each.
+METHOD_CONTROLS = ("region", "scope", "parts", "select_every", "weights_every")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One comparison as the page asks for it, checked."""
+
+    model: str
+    picture: Picture
+    method: str
+    config: MergeConfig
+
+    @property
+    def label(self) -> str:
+        return f"{self.method}, ratio {self.config.number('ratio'):g}"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the controls hold, as they hold it."""
+
+    prompt: str
+    seed: float | None
+    steps: float | None
+    size: str
+    guidance: str
+    model: str
+    method: str
+    ratio: float | None
+    region: str | None
+    scope: str | None
+    parts: Sequence[str]
+    select_every: float | None
+    weights_every: float | None
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Inputs))
+
+
+def read(inputs: Inputs) -> Request:
+    """The request that the controls describe; raises with the first that is out of bounds."""
+    if inputs.method not in METHODS:
+        raise UsageError(f"There is no method {inputs.method!r}: choose one of the list.")
+    return Request(_model(inputs.model), read_picture(inputs), inputs.method, _config(inputs))
+
+
+def read_picture(inputs: Inputs) -> Picture:
+    """What is drawn, whatever merges it."""
+    return Picture(
+        prompt=_prompt(inputs.prompt),
+        seed=_whole("Seed", inputs.seed, 0, LARGEST_SEED),
+        steps=_whole("Steps", inputs.steps, 1, MOST_STEPS),
+        size=read_size(inputs.size),
+        # Left empty it is the model's own.
+        guidance=_number("Guidance", inputs.guidance, 0, LARGEST_GUIDANCE) if (inputs.guidance or "").strip() else None,
+    )
+
+
+def read_size(text: str) -> tuple[int, int]:
+    """(width, height) from "768 x 512" or "512".
+
+    >>> read_size("768 x 512"), read_size("256")
+    ((768, 512), (256, 256))
+    """
+    found = re.fullmatch(r"\s*(\d{1,5})\s*(?:[x×]\s*(\d{1,5})\s*)?(?:px)?\s*", str(text or "").lower())
+    if found is None:
+        raise UsageError(f"Size is {text!r}: write width x height in pixels, such as 768 x 512, or one number.")
+    size = int(found[1]), int(found[2] or found[1])
+    if not all(SMALLEST_SIDE <= side <= LARGEST_SIDE for side in size):
+        raise UsageError(
+            f"Size is {size[0]} x {size[1]}: each side takes {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, 512 say."
+        )
+    check_size(size, LATENT)
+    return size
+
+
+def read_sweep(methods: Sequence[str], ratios: Sequence[float | str]) -> list[tuple[str, float]]:
+    """Every method at every ratio."""
+    if not methods or not ratios:
+        raise UsageError("A sweep needs at least one method and one ratio: tick some.")
+    pairs = [(method, _number("Ratio", ratio, LOWEST_RATIO, HIGHEST_RATIO)) for method in methods for ratio in ratios]
+    if len(pairs) > MOST_SWEPT:
+        raise UsageError(
+            f"That would draw {len(pairs)} merged pictures, and a sweep takes at most {MOST_SWEPT}: tick fewer."
+        )
+    return sorted(pairs, key=lambda pair: (list(methods).index(pair[0]), pair[1]))
+
+
+def controls_of(method: str) -> dict[str, Any]:
+    """The values that a method gives to the controls; None where it has no such option."""
+    preset = METHODS[method].make()
+    return {name: getattr(preset, name, None) for name in METHOD_CONTROLS}
+
+
+def settings_beyond(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that are not what the method has anyway, and that it takes at all."""
+    preset = METHODS[method].make()
+    return {name: value for name, value in values.items() if hasattr(preset, name) and getattr(preset, name) != value}
+
+
+def _config(inputs: Inputs) -> MergeConfig:
+    ratio = _number("Ratio", inputs.ratio, LOWEST_RATIO, HIGHEST_RATIO)
+    values: dict[str, Any] = {"region": inputs.region, "scope": inputs.scope}
+    # In the order the methods have them, whatever was ticked first.
+    values["parts"] = tuple(part for part in MergeConfig.allowed_parts if part in inputs.parts)
+    for name, label in (("select_every", "New destinations every"), ("weights_every", "New weights every")):
+        if hasattr(METHODS[inputs.method].make(), name):
+            values[name] = _whole(label, getattr(inputs, name), 1, LONGEST_INTERVAL)
+    return named_config(inputs.method, ratio, settings_beyond(inputs.method, values))
+
+
+def _prompt(text: str) -> str:
+    text = (text or "").strip()
+    if not text:
+        raise UsageError("The prompt is empty: say what to draw, red apple for instance.")
+    if len(text) > LONGEST_PROMPT:
+        raise UsageError(f"The prompt has {len(text)} characters: use at most {LONGEST_PROMPT}.")
+    return text
+
+
+def _model(name: str) -> str:
+    name = (name or "").strip()
+    if not name:
+        raise UsageError("No model is named: choose one of the list, or give a folder or a hub id.")
+    return name
+
+
+def _number(label: str, value: Any, least: float, most: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number <= most:
+        raise UsageError(f"{label} is {_shown(value)}: it takes a number from {least:g} to {most:g}.")
+    return number
+
+
+def _whole(label: str, value: Any, least: int, most: int) -> int:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number <= most or number != int(number):
+        raise UsageError(f"{label} is {_shown(value)}: it takes a whole number from {least} to {most}.")
+    return int(number)
+
+
+def _shown(value: Any) -> str:
+    return "empty" if value is None or value == "" else str(value)

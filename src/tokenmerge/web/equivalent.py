@@ -1,0 +1,84 @@
+"""The same comparison without the page: as a Python program, and as a command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import Any
+
+from tokenmerge.config import MergeConfig
+from tokenmerge.methods.named import named_config
+from tokenmerge.web.bounds import Request
+
+
+def as_python(request: Request) -> str:
+    """A program that draws both images."""
+    picture = request.picture
+    arguments = {"prompt": picture.prompt, "num_inference_steps": picture.steps}
+    if picture.size is not None:
+        arguments["width"], arguments["height"] = picture.size
+    if picture.guidance is not None:
+        arguments["guidance_scale"] = picture.guidance
+    given = "".join(f"    {name}={value!r},\n" for name, value in arguments.items())
+    noise = f'generator=torch.Generator("cpu").manual_seed({picture.seed})'
+    return (
+        "import torch\n\n"
+        "import tokenmerge as tm\n"
+        "from tokenmerge.pipelines import load_pipeline\n\n"
+        f"pipe = load_pipeline({request.model!r}).pipe  # or a diffusers pipeline of your own\n"
+        f"picture = dict(\n{given})\n"
+        f"unmerged = pipe(**picture, {noise}).images[0]\n"
+        f"with tm.merged(pipe, {constructor(request.config)}) as handle:\n"
+        f"    merged = pipe(**picture, {noise}).images[0]\n"
+        "    print(handle.explain())\n"
+        'unmerged.save("unmerged.png")\n'
+        'merged.save("merged.png")\n'
+    )
+
+
+def constructor(config: MergeConfig) -> str:
+    """The call that makes a config, with no more than is not the default.
+
+    >>> from tokenmerge import ToMA
+    >>> constructor(ToMA(ratio=0.25, region="stripe"))
+    "tm.ToMA(ratio=0.25, region='stripe')"
+    """
+    given = [
+        f"{field.name}={getattr(config, field.name)!r}"
+        for field in dataclasses.fields(config)
+        if field.name == "ratio" or getattr(config, field.name) != field.default
+    ]
+    return f"tm.{type(config).__name__}({', '.join(given)})"
+
+
+def as_command(request: Request) -> str:
+    """The `tokenmerge compare` that draws both images."""
+    picture = request.picture
+    words = ["tokenmerge", "compare", picture.prompt, "--seed", str(picture.seed), "--steps", str(picture.steps)]
+    if picture.prompt.startswith("-"):
+        words[2:3] = []  # a prompt that looks like an option goes to the end, behind --
+    if picture.size is not None:
+        words += ["--size", "{}x{}".format(*picture.size)]
+    if picture.guidance is not None:
+        words += ["--guidance", f"{picture.guidance:g}"]
+    words += ["--model", request.model, "--method", request.method, "--ratio", f"{request.config.ratio:g}"]
+    for name, value in _settings(request).items():
+        words += ["--set", f"{name}={_written(value)}"]
+    if picture.prompt.startswith("-"):
+        words += ["--", picture.prompt]
+    return shlex.join(words)
+
+
+def _settings(request: Request) -> dict[str, Any]:
+    """The options in which the config differs from its named method."""
+    named = named_config(request.method, request.config.ratio)
+    return {
+        field.name: getattr(request.config, field.name)
+        for field in dataclasses.fields(named)
+        if getattr(request.config, field.name) != getattr(named, field.name)
+    }
+
+
+def _written(value: Any) -> str:
+    # A list of one is written as its item: configs take a single word for a list of it.
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,210 @@
+"""Draws a picture once more and notes what merging does in every block, at some of the steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tokenmerge.config import Operator
+from tokenmerge.evaluation.figures.clusters import CLUSTERS, chosen, kmeans
+from tokenmerge.evaluation.figures.overlap import overlaps, recorded_destinations
+from tokenmerge.methods.lower_bound import LowerBound
+from tokenmerge.methods.toma import ToMA
+from tokenmerge.root import RootSite
+from tokenmerge.sites import BlockSite
+from tokenmerge.web.bounds import Request
+from tokenmerge.web.stages import stages_of, timed_merging
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from tokenmerge.web.runs import Studio, Watch
+
+MOST_STEPS = 8
+CHUNK = 512  # columns of a merge matrix that are made at a time
+
+
+@dataclass(frozen=True)
+class MergeView:
+    """What one block merges at one step, in the last sample of the batch: with guidance, the prompt's own."""
+
+    grid: tuple[int, int]
+    operator: Operator
+    batch: int
+    order: Tensor | None  # (N,) which token of the grid stands at each place, where they do not stand in its order
+
+    @property
+    def tokens(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def kept(self) -> int:
+        assert self.operator.destinations is not None
+        return self.operator.destinations.shape[1]
+
+    def destinations(self) -> NDArray[np.int64]:
+        """(M,) the token of the grid at which each kept one sits."""
+        assert self.operator.destinations is not None
+        places = self.operator.destinations[-1].cpu()
+        return np.asarray(places if self.order is None else self.order[places])
+
+    def owners(self) -> NDArray[np.int64]:
+        """(N,) by token of the grid, which of the kept ones it reads most from."""
+        best = torch.full((self.tokens,), -torch.inf)
+        owner = torch.zeros(self.tokens, dtype=torch.long)
+        for begin, read in self._columns(self.operator.unmerge, self.kept):
+            value, index = read.max(dim=1)
+            better = value > best
+            best = torch.where(better, value, best)
+            owner = torch.where(better, index + begin, owner)
+        return np.asarray(self._on_grid(owner))
+
+    def reads(self, token: int) -> NDArray[np.float32]:
+        """(M,) how much a token of the grid reads from each kept one."""
+        place = self._place(token)
+        rows = [read[place] for _, read in self._columns(self.operator.unmerge, self.kept)]
+        return np.asarray(torch.cat(rows))
+
+    def gathered(self, kept: int) -> NDArray[np.float32]:
+        """(N,) by token of the grid, its weight in what a kept one is made of."""
+        columns = [made[kept] for _, made in self._columns(self.operator.merge, self.tokens)]
+        return np.asarray(self._on_grid(torch.cat(columns)))
+
+    def _columns(self, change: Any, count: int) -> Iterator[tuple[int, Tensor]]:
+        """The matrix by which tokens are changed, some columns at a time: what becomes of tokens that are 1 in one
+        place. This way it does not matter how a method does it."""
+        for begin in range(0, count, CHUNK):
+            width = min(CHUNK, count - begin)
+            ones = torch.zeros(count, width)
+            ones[begin : begin + width] = torch.eye(width)
+            device = self.operator.destinations.device if self.operator.destinations is not None else "cpu"
+            yield begin, change(ones.to(device).expand(self.batch, -1, -1))[-1].float().cpu()
+
+    def _place(self, token: int) -> int:
+        return token if self.order is None else int((self.order == token).nonzero()[0])
+
+    def _on_grid(self, by_place: Tensor) -> Tensor:
+        if self.order is None:
+            return by_place
+        by_token = torch.empty_like(by_place)
+        by_token[self.order] = by_place
+        return by_token
+
+
+@dataclass
+class Recording:
+    """What was seen while one picture was drawn."""
+
+    request: Request
+    image: Image
+    stages: dict[str, dict[str, float]]  # seconds by stage, unmerged and merged
+    views: dict[tuple[str, int], MergeView] = field(default_factory=dict)  # by block and step
+    clusters: dict[tuple[str, int], NDArray[np.int64]] = field(default_factory=dict)
+    grids: dict[str, tuple[int, int]] = field(default_factory=dict)
+    overlaps: dict[str, list[float]] = field(default_factory=dict)  # by block, one value a step
+    no_overlaps: str = ""  # why there are none
+
+    @property
+    def blocks(self) -> list[str]:
+        return list(dict.fromkeys(block for block, _ in self.views))
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({step for _, step in self.views})
+
+
+def record(studio: Studio, request: Request, watch: Watch) -> Recording:
+    """Draw the picture with every block watched; once more, with new destinations at every step, for their overlap."""
+    with studio.alone(request.model, watch) as loaded:
+        unmerged = studio.unmerged(request.model, request.picture, watch.within(0, 0.3))
+        with timed_merging(loaded, request.config) as (stopwatch, roots):
+            recorder = _Recorder(roots[0], request.picture.steps)
+            with recorder.watching():
+                image, seconds = studio.draw(loaded, request.picture, "looking inside", watch.within(0.3, 0.65))
+        stages = {
+            "unmerged": stages_of(unmerged.parts, unmerged.seconds),
+            "merged": stages_of(stopwatch.read(), seconds, recorder.aside),
+        }
+        recording = Recording(request, image, stages, recorder.views, recorder.clusters, recorder.grids)
+        config = request.config
+        if isinstance(config, ToMA) and not isinstance(config, LowerBound):
+            with recorded_destinations(loaded.pipe, config) as picks:
+                studio.draw(loaded, request.picture, "destinations of every step", watch.within(0.65, 1))
+            recording.overlaps = overlaps(picks)
+        else:
+            recording.no_overlaps = (
+                f"{type(config).__name__} does not choose its destinations by looking at the picture, so there is "
+                f"nothing to follow over the steps. Choose one of the ToMA methods to see this."
+            )
+    return recording
+
+
+class _Recorder:
+    """Notes the operators in use and the clusters of the tokens, and how long the noting takes."""
+
+    def __init__(self, root: RootSite, steps: int) -> None:
+        self.root = root
+        self.steps = set(chosen(steps, MOST_STEPS))
+        self.views: dict[tuple[str, int], MergeView] = {}
+        self.clusters: dict[tuple[str, int], NDArray[np.int64]] = {}
+        self.grids: dict[str, tuple[int, int]] = {}
+        self.aside = 0.0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        handles = []
+        for stack in self.root.stacks:
+            for block in stack.blocks:
+                module = block.block.module
+                # Before the block's own hook tokens are all there; after it its operators are.
+                handles.append(module.register_forward_pre_hook(self._seeing(block), with_kwargs=True, prepend=True))
+                handles.append(module.register_forward_pre_hook(self._merging(block)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _seeing(self, block: BlockSite) -> Any:
+        def see(module: nn.Module, args: Any, kwargs: Any) -> None:
+            begin = time.perf_counter()
+            stack = block.stack
+            tokens: Tensor = args[0] if args else kwargs["hidden_states"]
+            grid = stack.grid or ()
+            if self._wanted(block) and len(grid) == 2 and tokens.shape[1] >= stack.tokens:
+                own = stack.pieces(tokens, stack.tokens)[1][-1].detach().float().cpu()
+                if stack.reorders and not (block.first_of_run or stack.apart):
+                    own = stack.regions.scatter(own.unsqueeze(0))[0]
+                self.clusters[block.block.name, self.root.plan.step] = kmeans(own, CLUSTERS).numpy()
+                self.grids[block.block.name] = grid[0], grid[1]
+            self.aside += time.perf_counter() - begin
+
+        return see
+
+    def _merging(self, block: BlockSite) -> Any:
+        def note(module: nn.Module, args: Any) -> None:
+            begin = time.perf_counter()
+            grid = block.stack.grid or ()
+            if self._wanted(block) and len(grid) == 2:
+                operators = block.operators
+                operator = operators.queries if operators.queries is not None else operators.keys
+                if operator is not None and operator.destinations is not None:
+                    # Without the stopwatch that stands around it.
+                    bare = getattr(operator, "bare", operator)
+                    order = block.stack.regions.order.cpu() if block.place.in_region_order else None
+                    view = MergeView((grid[0], grid[1]), bare, operator.destinations.shape[0], order)
+                    self.views[block.block.name, self.root.plan.step] = view
+            self.aside += time.perf_counter() - begin
+
+        return note
+
+    def _wanted(self, block: BlockSite) -> bool:
+        return block.active and self.root.plan.step in self.steps

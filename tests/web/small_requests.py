@@ -1,0 +1,29 @@
+"""Requests that cost little: the tiny random model, a small picture, few steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tokenmerge.web.bounds import Inputs
+
+SMALL = Inputs(
+    prompt="red apple",
+    seed=0,
+    steps=2,
+    size="128",
+    guidance="",
+    model="tiny-random",
+    method="toma",
+    ratio=0.5,
+    region="tile",
+    scope="site",
+    parts=["self", "cross", "mlp"],
+    select_every=10,
+    weights_every=5,
+)
+
+
+def small(**changes: Any) -> Inputs:
+    """The small inputs with some of them changed."""
+    return dataclasses.replace(SMALL, **changes)

@@ -1,0 +1,99 @@
+"""Inputs of the page: what is inside the bounds, and a sentence for what is not."""
+
+from __future__ import annotations
+
+import pytest
+from small_requests import small
+
+from tokenmerge import ToDo, ToMA, ToMeSD
+from tokenmerge.errors import TokenMergeError, UsageError
+from tokenmerge.methods.named import METHODS, named_config
+from tokenmerge.web.bounds import MOST_SWEPT, controls_of, read, read_size, read_sweep, settings_beyond
+
+
+def test_small_inputs_are_toma_as_it_comes() -> None:
+    request = read(small())
+    assert request.config == ToMA(ratio=0.5)
+    assert request.picture.size == (128, 128)
+    assert request.picture.guidance is None
+
+
+def test_every_control_reaches_the_config() -> None:
+    request = read(
+        small(ratio=0.25, region="stripe", parts=["mlp", "self"], select_every=6, weights_every=3, guidance=" 4.5 ")
+    )
+    assert request.config == ToMA(ratio=0.25, region="stripe", parts=("self", "mlp"), select_every=6, weights_every=3)
+    assert request.picture.guidance == 4.5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_own_values_make_the_method(method: str) -> None:
+    values = {name: value for name, value in controls_of(method).items() if value is not None}
+    ratio = named_config(method).number("ratio")
+    assert read(small(method=method, ratio=ratio, **values)).config == named_config(method)
+
+
+def test_options_that_a_method_lacks_are_left_out() -> None:
+    assert read(small(method="tomesd", parts=["self"], region="global", select_every=1)).config == ToMeSD(ratio=0.5)
+    assert read(small(method="todo", parts=["self"], weights_every=None)).config == ToDo(ratio=0.5)
+    assert settings_beyond("toma", {"region": "tile", "scope": "block", "unheard": 1}) == {"scope": "block"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"prompt": "  "}, "The prompt is empty"),
+        ({"prompt": "x" * 1001}, "1001 characters"),
+        ({"seed": -1}, "Seed is -1"),
+        ({"seed": 2**32}, "whole number from 0 to 4294967295"),
+        ({"seed": None}, "Seed is empty"),
+        ({"steps": 0}, "Steps is 0"),
+        ({"steps": 2.5}, "Steps is 2.5"),
+        ({"steps": 101}, "from 1 to 100"),
+        ({"steps": float("nan")}, "Steps is nan"),
+        ({"steps": float("inf")}, "Steps is inf"),
+        ({"size": "banana"}, "Size is 'banana'"),
+        ({"size": ""}, "Size is ''"),
+        ({"size": "4096"}, "64 to 2048 pixels"),
+        ({"size": "100"}, "not a multiple of 8"),
+        ({"guidance": "much"}, "Guidance is much"),
+        ({"guidance": "31"}, "from 0 to 30"),
+        ({"ratio": 1}, "Ratio is 1"),
+        ({"ratio": "half"}, "Ratio is half"),
+        ({"model": " "}, "No model is named"),
+        ({"method": "magic"}, "no method 'magic'"),
+        ({"parts": []}, "parts is empty"),
+        ({"scope": "block", "parts": ["self"]}, "merging whole blocks"),
+        ({"weights_every": 3}, "does not divide"),
+        ({"select_every": 0}, "New destinations every is 0"),
+    ],
+)
+def test_what_is_outside_is_a_sentence(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(TokenMergeError) as caught:
+        read(small(**changes))
+    assert said in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("text", ["512x768", "512 x 768", " 512×768 px ", "512X768"])
+def test_sizes_may_be_written_in_several_ways(text: str) -> None:
+    assert read_size(text) == (512, 768)
+
+
+def test_a_sweep_is_every_method_at_every_ratio_from_low_to_high() -> None:
+    pairs = read_sweep(["tomesd", "toma"], [0.75, "0.25"])
+    assert pairs == [("tomesd", 0.25), ("tomesd", 0.75), ("toma", 0.25), ("toma", 0.75)]
+
+
+@pytest.mark.parametrize(
+    ("methods", "ratios", "said"),
+    [
+        ([], [0.5], "at least one method"),
+        (["toma"], [], "at least one method"),
+        (["toma"], [1.5], "Ratio is 1.5"),
+        (list(METHODS), [0.1, 0.2, 0.3], f"at most {MOST_SWEPT}"),
+    ],
+)
+def test_a_sweep_has_bounds(methods: list[str], ratios: list[float], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_sweep(methods, ratios)

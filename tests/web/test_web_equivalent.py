@@ -1,0 +1,83 @@
+"""The Python and the command line that the page offers draw the very picture that the page draws."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_requests import small
+
+import tokenmerge as tm
+from tokenmerge.cli.main import build_parser, main
+from tokenmerge.cli.options import read_method, read_picture
+from tokenmerge.methods.named import METHODS
+from tokenmerge.web.bounds import controls_of, read
+from tokenmerge.web.equivalent import as_command, as_python, constructor
+from tokenmerge.web.runs import Watch
+
+ASKED = small(
+    prompt='it\'s a "red" $HOME apple', guidance="3.5", region="stripe", select_every=4, weights_every=2, seed=7
+)
+
+
+@pytest.fixture(scope="module")
+def drawn(studio: Any) -> Any:
+    return studio.compare(read(ASKED), Watch())
+
+
+def same_pixels(image: Image.Image, file: Path) -> bool:
+    with Image.open(file) as saved:
+        return np.array_equal(np.asarray(image), np.asarray(saved))
+
+
+def test_the_python_draws_both_pictures(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(as_python(read(ASKED)), "page", "exec"), {})
+    assert same_pixels(drawn.unmerged.image, tmp_path / "unmerged.png")
+    assert same_pixels(drawn.merged.image, tmp_path / "merged.png")
+    assert not same_pixels(drawn.merged.image, tmp_path / "unmerged.png")
+
+
+def test_the_command_draws_both_pictures(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(as_command(read(ASKED)))[1:]) == 0
+    assert same_pixels(drawn.unmerged.image, tmp_path / "compare" / "unmerged.png")
+    assert same_pixels(drawn.merged.image, tmp_path / "compare" / "merged.png")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_command_is_read_as_the_same_request(method: str) -> None:
+    values = {name: value for name, value in controls_of(method).items() if value is not None}
+    request = read(small(method=method, ratio=0.4, **values))
+    args = build_parser().parse_args(shlex.split(as_command(request))[1:])
+    assert read_method(args) == request.config
+    assert read_picture(args, "compare") == request.picture
+    assert args.model == request.model
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parts": ["cross"]},
+        {"scope": "stack"},
+        {"region": "global", "ratio": 0.05},
+        {"prompt": "--help"},
+        {"prompt": "; rm -rf /"},
+        {"size": "192 x 128", "guidance": "0"},
+    ],
+)
+def test_odd_requests_survive_the_command_line(changes: dict[str, Any]) -> None:
+    request = read(small(**changes))
+    args = build_parser().parse_args(shlex.split(as_command(request))[1:])
+    assert read_method(args) == request.config
+    assert read_picture(args, "compare") == request.picture
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_constructor_makes_an_equal_config(method: str) -> None:
+    config = METHODS[method].make()
+    assert eval(constructor(config), {"tm": tm}) == config

@@ -1,0 +1,75 @@
+"""The server: this machine alone, no file but its own, and every failure to start a sentence."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tokenmerge.cli.main import main
+from tokenmerge.errors import UsageError
+from tokenmerge.web.server import LOCAL, ServeOptions, serving
+
+
+def status(address: str, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"{address}{path}") as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_it_listens_on_this_machine_alone(address: str) -> None:
+    assert address.startswith(f"http://{LOCAL}:")
+    assert status(address, "") == 200
+    port = int(address.rstrip("/").rsplit(":", 1)[1])
+    others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)} - {LOCAL}
+    for other in others:
+        if not other.startswith("127."):
+            with pytest.raises(OSError, match=r"refused|unreachable"):
+                socket.create_connection((other, port), timeout=5)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        str(Path(__file__)),
+        str(Path.cwd() / "pyproject.toml"),
+        "../../../../etc/passwd",
+        "%2e%2e/%2e%2e/etc/passwd",
+    ],
+)
+def test_it_hands_out_no_file_of_the_machine(address: str, path: str) -> None:
+    assert status(address, f"gradio_api/file={path}") in (403, 404)
+
+
+def test_a_port_that_is_taken_is_a_sentence(address: str) -> None:
+    port = int(address.rstrip("/").rsplit(":", 1)[1])
+    with pytest.raises(UsageError, match=f"port {port} of {LOCAL} cannot be used"), serving(ServeOptions(port=port)):
+        pass
+
+
+def test_without_gradio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(UsageError, match=r"pip install 'tokenmerge\[web\]'"), serving(ServeOptions()):
+        pass
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "http"])
+def test_a_port_out_of_bounds_is_a_sentence(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", port]) == 2
+    assert f"--port is '{port}': it takes a whole number from 1 to 65535." in capsys.readouterr().err
+
+
+def test_help_says_who_may_open_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--help"])
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "127.0.0.1 is this machine alone" in shown
+    assert "tokenmerge[web]" in shown

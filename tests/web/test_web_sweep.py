@@ -1,0 +1,56 @@
+"""Sweeps: every pair is drawn or its absence explained, and all of it is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from small_requests import small
+
+from tokenmerge.fidelity import fidelity
+from tokenmerge.web.bounds import read, read_sweep
+from tokenmerge.web.runs import Cancelled, Watch
+from tokenmerge.web.sweep import draw_grid, draw_quality_against_time, sweep
+
+PICTURE = read(small(seed=71)).picture
+PAIRS = read_sweep(["toma", "tomesd"], [0.5, 0.9])
+
+
+@pytest.fixture(scope="module")
+def stages(studio: Any) -> list[Any]:
+    return list(sweep(studio, "tiny-random", PICTURE, PAIRS, Watch()))
+
+
+def test_it_grows_by_a_picture_at_a_time(stages: list[Any]) -> None:
+    assert [len(swept.cells) for swept in stages] == [0, 1, 2, 3, 4]
+    assert [(cell.method, cell.ratio) for cell in stages[-1].cells] == PAIRS
+
+
+def test_its_figures_are_those_of_its_pictures(stages: list[Any]) -> None:
+    swept = stages[-1]
+    for cell in swept.cells[:3]:
+        assert cell.fidelity == fidelity(swept.unmerged.image, cell.shot.image)
+
+
+def test_a_pair_that_cannot_be_is_explained_and_the_others_are_drawn(stages: list[Any]) -> None:
+    refused = stages[-1].cells[3]
+    assert refused.shot is None
+    assert refused.reason.startswith("Ratio is 0.9: with 1 kept in every cell")
+    assert "Ratio is 0.9" in draw_grid(stages[-1])
+
+
+def test_grid_and_plot_show_every_picture(stages: list[Any]) -> None:
+    grid = draw_grid(stages[-1])
+    assert grid.count("<img ") == 4  # the unmerged one and three merged
+    plot = draw_quality_against_time(stages[-1])
+    assert plot.count(">toma<") == 1
+    assert plot.count(">0.9<") == 1  # the one of toma
+
+
+def test_it_can_be_cancelled_between_pictures(studio: Any) -> None:
+    watch = Watch()
+    running = sweep(studio, "tiny-random", PICTURE, PAIRS, watch)
+    next(running)
+    watch.stop.set()
+    with pytest.raises(Cancelled):
+        next(running)
