@@ -25,7 +25,7 @@ REFUSED = [
     *[(method, {"min_tokens": -1}, ["min_tokens", "-1", "at least 0"]) for method in METHODS],
     *[(method, {"proportional": "yes"}, ["proportional", "'yes'", "True or False"]) for method in METHODS],
     *[(method, {"skip_blocks": value}, ["skip_blocks", repr(value)])
-      for method in METHODS for value in (-1, True, 1.5, [1, 2])],
+      for method in METHODS for value in (-1, True, 1.5, [1, -2], [1, 2, 3], [1, "a"], [True, 1])],
     (ToMA, {"region": "circle"}, ["region", "'circle'", "'tile'", "'stripe'", "'global'"]),
     (ToMA, {"attend": "nowhere"}, ["attend", "'nowhere'", "'region'"]),
     (ToMA, {"unmerge": "magic"}, ["unmerge", "'magic'", "'transpose'", "'pinv'"]),

@@ -69,3 +69,17 @@ def test_keys_are_a_beginning_of_the_queries_choice():
     assert len(queries) == 48
     assert len(keys) == 16
     assert keys < queries
+
+
+@pytest.mark.parametrize(
+    ("picks", "said"),
+    [
+        (torch.zeros(2, 4, 8), "indices of type torch.float32: they must be torch.long"),
+        (torch.full((2, 4, 8), 16), "indices from 16 to 16: a region has 16 candidates"),
+        (torch.full((2, 4, 8), -1), "indices from -1 to -1"),
+    ],
+)
+def test_a_selector_that_gives_no_choice_is_told_so(picks, said):
+    config = ToMA(selector=lambda *_: picks, min_tokens=0)
+    with pytest.raises(ConfigError, match=said):
+        config.plan(torch.randn(2, 64, 8), config.layout((8, 8)), Place("block", 0, 1), None)

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
+from packaging.version import Version
+from tiny_models import DIFFUSERS
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -17,6 +20,11 @@ from tokenmerge.root import RootSite, root_site_of
 SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}
 TILES = tm.ToMA(ratio=0.5, tile=(2, 2), **SMALL)
 SCOPES = ("site", "block", "stack")
+
+
+def since(release: str, what: str) -> pytest.MarkDecorator:
+    """For tests of what older releases of diffusers lack."""
+    return pytest.mark.skipif(Version(release) > DIFFUSERS, reason=f"diffusers {release} brought {what}")
 
 
 def close(one: Tensor, other: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, TILES, close, key_lengths, root_of
+from checks import SCOPES, TILES, close, key_lengths, root_of, since
 from identity import Identity
 from tiny_models import (
     flux2,
@@ -77,6 +77,7 @@ def test_sd3_with_a_controlnet(scope: Any) -> None:
     assert merged_keys(made(sd3), inputs, scope) == {32, 32 + 5}  # the second attention has no text
 
 
+@since("0.36", "Flux.2")
 @every_scope
 def test_flux2_keeps_references_whole(scope: Any) -> None:
     inputs = flux2_inputs([1, 2], IMAGE, references=(4, 6))
@@ -84,6 +85,7 @@ def test_flux2_keeps_references_whole(scope: Any) -> None:
     assert merged_keys(made(flux2), inputs, scope) == {32 + 24 + 5}
 
 
+@since("0.38", "Flux.2's cache of references")
 def test_flux2_with_a_cache_of_references_is_refused() -> None:
     model = made(flux2)
     tm.apply(model, TILES)
@@ -98,6 +100,7 @@ def test_qwen_keeps_images_to_edit_whole(scope: Any) -> None:
     assert merged_keys(made(qwen_image), inputs, scope) == {32 + 24 + 5}
 
 
+@since("0.36", "Qwen-Image's ControlNet")
 @every_scope
 def test_qwen_with_a_controlnet(scope: Any) -> None:
     inputs = qwen_inputs([1, 2], IMAGE)
@@ -105,6 +108,7 @@ def test_qwen_with_a_controlnet(scope: Any) -> None:
     identity_holds(made(qwen_image), inputs, scope)
 
 
+@since("0.37", "Qwen-Image's time of its own for references")
 def test_qwen_with_two_times_can_merge_parts_only() -> None:
     model = made(partial(qwen_image, zero_cond_t=True))
     inputs = qwen_inputs([1, 2], IMAGE, references=(4, 6))

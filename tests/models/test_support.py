@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from checks import since
 
 from tokenmerge import support
 from tokenmerge.models import FAMILIES
 
+pytestmark = since("0.36", "the last of the families, Flux.2")
 MARKED = f"# Title\n\n{support.BEGIN}\nold\n{support.END}\n\nafter\n"
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from checks import TILES
 from tiny_models import made, sd3, sd3_inputs
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
 
@@ -16,18 +17,44 @@ from tokenmerge.weighing import WeighKeys
 INPUTS = sd3_inputs([1], (8, 8))
 
 
+class Attention(nn.Module):
+    """The least that weights can reach: attention inside a module."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
 def test_weights_stand_beside_masks_of_the_attention_itself() -> None:
     query, key, value = torch.randn(3, 2, 1, 5, 4, generator=torch.Generator().manual_seed(0))
     weights = torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).view(1, 1, 1, 5)
     hidden = torch.tensor([True, True, False, True, True]).view(1, 1, 1, 5)
     additive = torch.zeros(1, 1, 1, 5).masked_fill(~hidden, -torch.inf)
     expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=weights + additive)
-    with WeighKeys(weights):
+    attention = Attention()
+    with WeighKeys(weights, attention):
         for mask in (hidden, additive):
-            assert torch.equal(functional.scaled_dot_product_attention(query, key, value, attn_mask=mask), expected)
+            assert torch.equal(attention(query, key, value, mask), expected)
         # Another number of keys is another attention, such as an adapter's.
-        fewer = functional.scaled_dot_product_attention(query, key[..., :3, :], value[..., :3, :])
+        fewer = attention(query, key[..., :3, :], value[..., :3, :])
     assert torch.equal(fewer, functional.scaled_dot_product_attention(query, key[..., :3, :], value[..., :3, :]))
+
+
+def test_an_interrupt_leaves_no_weights_behind() -> None:
+    """Ctrl-C passes no hook on its way out, so the mode is still entered; no other attention may get its weights."""
+    model = made(sd3)
+    handle = tm.apply(model, TILES)
+    interrupting = model.transformer_blocks[0].attn.to_out[0].register_forward_hook(interrupt)
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        model(**INPUTS)
+    interrupting.remove()
+    assert _get_current_function_mode_stack(), "nothing was left, so nothing is shown"
+    query, key, value = torch.randn(3, 1, 2, 32 + 5, 4, generator=torch.Generator().manual_seed(0))
+    attended = Attention()(query, key, value)
+    with torch.device("cpu"):  # a mode on top of the one that was left
+        handle.remove()
+        assert len(_get_current_function_mode_stack()) == 1
+    assert not _get_current_function_mode_stack()
+    assert torch.equal(attended, Attention()(query, key, value))
 
 
 def test_an_error_in_the_attention_leaves_no_weights_behind() -> None:
@@ -61,3 +88,7 @@ def test_an_attention_that_cannot_be_weighed_is_an_error() -> None:
 
 def fail(*_: object) -> None:
     raise ZeroDivisionError
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

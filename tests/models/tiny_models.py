@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor, nn
 
 from tokenmerge.models.position_ids import image_ids
 
 Grid = tuple[int, ...]
+DIFFUSERS = Version(version("diffusers"))
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class TinyModel:
     own_keys: bool = False  # can keys be merged apart from queries?
     makes_tokens: tuple[str, ...] = ()  # modules that give the tokens of the grid, by the last part of their names
     makes_positions: tuple[str, ...] = ()  # modules that give rotary embeddings, one row a token
+    since: str = "0.35"  # the first release of diffusers that has it
 
     def grid(self, height: int, width: int) -> Grid:
         return (2, height, width) if self.video else (height, width)
@@ -61,6 +66,31 @@ def per_sample(seeds: Sequence[int], *shape: int, salt: int = 0) -> Tensor:
     return torch.stack(made)
 
 
+def prompt(seeds: Sequence[int], tokens: int = 5) -> Tensor:
+    """(len(seeds), tokens, 12): the very same tensor for the same samples, as a pipeline passes at every step."""
+    return _prompt(tuple(seeds), tokens)
+
+
+@cache
+def _prompt(seeds: tuple[int, ...], tokens: int) -> Tensor:
+    return per_sample(seeds, tokens, 12, salt=1)
+
+
+@cache
+def places(axes: int, grid: Grid, references: Grid = (), image: float = 1.0) -> Tensor:
+    """The ids of an image's tokens, and of a reference's behind them; the very same tensor each time."""
+    ids = [image_ids(*grid, axes)]
+    if references:
+        ids.append(image_ids(*references, axes) + torch.tensor([image, *[0.0] * (axes - 1)]))
+    return torch.cat(ids)
+
+
+@cache
+def no_places(*shape: int) -> Tensor:
+    """The ids of text, which sits nowhere."""
+    return torch.zeros(*shape)
+
+
 def steps(seeds: Sequence[int]) -> Tensor:
     return torch.full((len(seeds),), 0.5)
 
@@ -83,7 +113,8 @@ def sd15_unet() -> nn.Module:
     )
 
 
-def sdxl_unet() -> nn.Module:
+def sdxl_unet(time_ids: int = 6) -> nn.Module:
+    """`time_ids`: how many numbers describe the picture; the refiner has 5."""
     from diffusers import UNet2DConditionModel
 
     return UNet2DConditionModel(
@@ -98,7 +129,7 @@ def sdxl_unet() -> nn.Module:
         use_linear_projection=True,
         addition_embed_type="text_time",
         addition_time_embed_dim=4,
-        projection_class_embeddings_input_dim=6 * 4 + 8,
+        projection_class_embeddings_input_dim=time_ids * 4 + 8,
         norm_num_groups=4,
     )
 
@@ -107,7 +138,7 @@ def unet_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
     return {
         "sample": per_sample(seeds, 4, *grid),
         "timestep": torch.tensor(0.5),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
     }
 
 
@@ -139,7 +170,7 @@ def pixart_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
     return {
         "hidden_states": per_sample(seeds, 4, grid[0] * 2, grid[1] * 2),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
         "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
     }
 
@@ -168,17 +199,14 @@ def flux_inputs(
     seeds: Sequence[int], grid: Grid, text: int = 5, channels: int = 8, guidance: bool = True, references: Grid = ()
 ) -> dict[str, Any]:
     """`references`: the grid of a reference image, whose tokens come behind, as in Kontext."""
-    ids = [image_ids(*grid, 3)]
-    if references:
-        ids.append(image_ids(*references, 3) + torch.tensor([1.0, 0.0, 0.0]))
-    img_ids = torch.cat(ids)
+    img_ids = places(3, grid, references)
     inputs = {
         "hidden_states": per_sample(seeds, len(img_ids), channels),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, text, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds, text),
         "pooled_projections": per_sample(seeds, 8, salt=2),
         "img_ids": img_ids,
-        "txt_ids": torch.zeros(text, 3),
+        "txt_ids": no_places(text, 3),
     }
     return {**inputs, "guidance": torch.full((len(seeds),), 3.5)} if guidance else inputs
 
@@ -211,7 +239,7 @@ def sd3_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
     return {
         "hidden_states": per_sample(seeds, 4, grid[0] * 2, grid[1] * 2),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
         "pooled_projections": per_sample(seeds, 8, salt=2),
     }
 
@@ -232,17 +260,19 @@ def flux2() -> nn.Module:
     )
 
 
+@cache
+def places_of_each(batch: int, grid: Grid, references: Grid) -> Tensor:
+    return places(4, grid, references, image=10.0).expand(batch, -1, -1)
+
+
 def flux2_inputs(seeds: Sequence[int], grid: Grid, references: Grid = ()) -> dict[str, Any]:
-    ids = [image_ids(*grid, 4)]
-    if references:
-        ids.append(image_ids(*references, 4) + torch.tensor([10.0, 0.0, 0.0, 0.0]))
-    img_ids = torch.cat(ids).expand(len(seeds), -1, -1)
+    img_ids = places_of_each(len(seeds), grid, references)
     return {
         "hidden_states": per_sample(seeds, img_ids.shape[1], 8),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
         "img_ids": img_ids,
-        "txt_ids": torch.zeros(len(seeds), 5, 4),
+        "txt_ids": no_places(len(seeds), 5, 4),
         "guidance": torch.full((len(seeds),), 4.0),
     }
 
@@ -266,13 +296,14 @@ def qwen_inputs(seeds: Sequence[int], grid: Grid, references: Grid = ()) -> dict
     shapes = [(1, *grid), (1, *references)] if references else [(1, *grid)]
     mask = torch.ones(len(seeds), 5, dtype=torch.bool)
     mask[:, 4] = False  # the last token of text is padding
-    return {
+    inputs = {
         "hidden_states": per_sample(seeds, sum(rows * columns for _, rows, columns in shapes), 8),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
         "encoder_hidden_states_mask": mask,
         "img_shapes": [shapes] * len(seeds),
     }
+    return inputs if Version("0.37") <= DIFFUSERS else {**inputs, "txt_seq_lens": [5] * len(seeds)}
 
 
 def sana() -> nn.Module:
@@ -296,7 +327,7 @@ def sana_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
     return {
         "hidden_states": per_sample(seeds, 4, *grid),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
         "encoder_attention_mask": torch.tensor([[1, 1, 1, 1, 0]] * len(seeds)),
     }
 
@@ -323,7 +354,7 @@ def auraflow_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
     return {
         "hidden_states": per_sample(seeds, 4, grid[0] * 2, grid[1] * 2),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
     }
 
 
@@ -352,7 +383,7 @@ def wan_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
     return {
         "hidden_states": per_sample(seeds, 4, grid[0], grid[1] * 2, grid[2] * 2),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
     }
 
 
@@ -375,7 +406,7 @@ def ltx_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
     return {
         "hidden_states": per_sample(seeds, frames * height * width, 8),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
         "encoder_attention_mask": torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]] * len(seeds)),
         "num_frames": frames,
         "height": height,
@@ -409,20 +440,28 @@ def hunyuan_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
     return {
         "hidden_states": per_sample(seeds, 4, grid[0], grid[1] * 2, grid[2] * 2),
         "timestep": steps(seeds),
-        "encoder_hidden_states": per_sample(seeds, 5, 12, salt=1),
+        "encoder_hidden_states": prompt(seeds),
         "encoder_attention_mask": torch.tensor([[True, True, True, True, False]] * len(seeds)),
         "pooled_projections": per_sample(seeds, 8, salt=2),
         "guidance": torch.full((len(seeds),), 6000.0),
     }
 
 
-TINY_MODELS = [
+ALL_TINY_MODELS = [
     TinyModel("sd15", sd15_unet, unet_inputs, own_keys=True, makes_tokens=("proj_in",)),
     TinyModel("sdxl", sdxl_unet, sdxl_inputs, own_keys=True),
     TinyModel("pixart", pixart, pixart_inputs, own_keys=True, makes_tokens=("pos_embed",)),
     TinyModel("flux", flux, flux_inputs, text=5, makes_tokens=("x_embedder",), makes_positions=("pos_embed",)),
     TinyModel("sd3", sd3, sd3_inputs, text=5, makes_tokens=("pos_embed",)),
-    TinyModel("flux2", flux2, flux2_inputs, text=5, makes_tokens=("x_embedder",), makes_positions=("pos_embed",)),
+    TinyModel(
+        "flux2",
+        flux2,
+        flux2_inputs,
+        text=5,
+        makes_tokens=("x_embedder",),
+        makes_positions=("pos_embed",),
+        since="0.36",
+    ),
     TinyModel(
         "qwen-image",
         qwen_image,
@@ -445,6 +484,8 @@ TINY_MODELS = [
         makes_positions=("rope",),
     ),
 ]
+# What an older release of diffusers lacks cannot be tested there.
+TINY_MODELS = [model for model in ALL_TINY_MODELS if Version(model.since) <= DIFFUSERS]
 
 
 def tiny(name: str) -> TinyModel:

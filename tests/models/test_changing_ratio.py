@@ -1,0 +1,279 @@
+"""A ratio that changes over steps and blocks, in running models: what is merged when, and what is left alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from checks import SCOPES, SMALL, close, key_lengths, part_lengths, root_of
+from tiny_models import TINY_MODELS, TinyModel, made, tiny
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+import tokenmerge as tm
+from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError
+
+# Ten steps, so that 0.0 to 0.9 of the noise are gone.
+TIMESTEPS = [1000.0 - 100 * step for step in range(10)]
+TILES: dict[str, Any] = {"tile": (4, 4), **SMALL}
+DITS = [model for model in TINY_MODELS if model.name in ("pixart", "flux", "sd3", "wan")]
+
+
+def generate(model: nn.Module, what: TinyModel, side: int = 8) -> list[Tensor]:
+    grid = what.grid(side, side)
+    return [what.call(model, [1], grid, timestep) for timestep in TIMESTEPS]
+
+
+def lengths(model: nn.Module, what: TinyModel, side: int = 8) -> list[set[int]]:
+    """How many tokens parts ran on, step by step; nothing where none merged."""
+    grid, seen = what.grid(side, side), []
+    for timestep in TIMESTEPS:
+        for stack in root_of(model).stacks:
+            for block in stack.blocks:
+                for part in block.parts:
+                    part.seen = None
+        what.call(model, [1], grid, timestep)
+        seen.append(part_lengths(model))
+    return seen
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_list_is_followed_over_the_steps(scope: Any) -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    tm.apply(model, tm.ToMA(ratio=[0.25, 0.5, 0, 0.75, 0.5], scope=scope, **TILES))
+    assert lengths(model, pixart) == [{48}] * 2 + [{32}] * 2 + [set()] * 2 + [{16}] * 2 + [{32}] * 2
+
+
+@pytest.mark.parametrize("what", DITS, ids=str)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_steps_of_ratio_zero_run_as_if_nothing_was_there(what: TinyModel, scope: Any) -> None:
+    model = made(what.build)
+    before = generate(model, what)
+    with tm.merged(model, tm.ToMA(ratio=[0.5, 0], scope=scope, **TILES)):
+        after = generate(model, what)
+    for step in range(5):
+        assert (before[step] - after[step]).abs().max() > 1e-4
+        assert torch.equal(before[step + 5], after[step + 5])
+
+
+@pytest.mark.parametrize("what", TINY_MODELS, ids=str)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_list_gives_what_its_numbers_give(what: TinyModel, scope: Any) -> None:
+    """Destinations are chosen when the ratio changes, so the step of the change is that of a fresh generation."""
+    if scope not in what.scopes:
+        pytest.skip("this model cannot be merged so")
+    model, grid = made(what.build), what.grid(8, 8)
+    with tm.merged(model, tm.ToMA(ratio=[0.25, 0.5], scope=scope, **TILES)):
+        changing = generate(model, what)
+    for step, ratio in ((0, 0.25), (5, 0.5)):
+        with tm.merged(model, tm.ToMA(ratio=ratio, scope=scope, **TILES)):
+            assert torch.equal(what.call(model, [1], grid, TIMESTEPS[step]), changing[step])
+
+
+def test_a_function_is_asked_for_every_block_at_every_step_as_documented() -> None:
+    pixart = tiny("pixart")
+    model, asked = made(pixart.build), []
+
+    def ratio(progress: float, depth: float) -> float:
+        asked.append((round(progress, 6), depth))
+        return 0.5
+
+    tm.apply(model, tm.ToMA(ratio=ratio, **TILES))
+    asked.clear()  # it is tried out when it is applied
+    generate(model, pixart)
+    assert asked == [(step / 10, depth) for step in range(10) for depth in (0.0, 0.5, 1.0)]
+
+
+@pytest.mark.parametrize("what", DITS, ids=str)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_blocks_have_ratios_of_their_own(what: TinyModel, scope: Any) -> None:
+    model = made(what.build)
+    count = sum(len(stack.blocks) for stack in _stacks_of(model))
+    tm.apply(model, tm.ToMA(ratio=lambda progress, depth: 0.5 if depth < 0.5 else 0.75, scope=scope, **TILES))
+    generate(model, what)
+    tokens = 2**what.video * 64
+    for stack in root_of(model).stacks:
+        for block in stack.blocks:
+            assert block.kept == (tokens // 2 if block.index / (count - 1) < 0.5 else tokens // 4)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_block_of_ratio_zero_is_left_alone(scope: Any) -> None:
+    """The same image as with that block skipped."""
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    with tm.merged(model, tm.ToMA(ratio=[[0.5, 0, 0.5]], scope=scope, share="layer", **TILES)):
+        by_ratio = generate(model, pixart)
+    skipped = {**TILES, "skip_blocks": ("*.1",)}
+    with tm.merged(model, tm.ToMA(ratio=0.5, scope=scope, share="layer", **skipped)):
+        by_name = generate(model, pixart)
+    for one, other in zip(by_ratio, by_name, strict=True):
+        close(one, other)
+
+
+@pytest.mark.parametrize("config", [tm.ToMeSD(ratio=[0.25, 0.5]), tm.ToFu(ratio=[0.25, 0.5]), tm.ToDo(ratio=[0, 0.75])])
+def test_other_methods_follow_a_list_too(config: tm.MergeConfig) -> None:
+    unet = tiny("sd15")
+    model = made(unet.build)
+    tm.apply(model, dataclasses.replace(config, **SMALL))
+    with key_lengths() as keys:
+        generate(model, unet)
+    per_step = len(keys) // len(TIMESTEPS)
+    first, last = max(keys[:per_step]), max(keys[-per_step:])
+    assert (first, last) == ((64, 16) if isinstance(config, tm.ToDo) else (48, 32))
+
+
+def test_only_keys_then_both() -> None:
+    unet = tiny("sd15")
+    model = made(unet.build)
+    tm.apply(model, tm.ToMA(ratio=[0, 0.5], kv_ratio=0.75, **TILES))
+    kept = []
+    for timestep in (TIMESTEPS[0], TIMESTEPS[5]):
+        unet.call(model, [1], (8, 8), timestep)
+        block = root_of(model).stacks[0].blocks[0]
+        kept.append((block.kept, block.kept_keys))
+    assert kept == [(64, 16), (32, 16)]
+
+
+def test_a_change_makes_new_destinations_and_nothing_else_does() -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=10, weights_every=10, **TILES))
+    generate(model, pixart)
+    assert root_of(model).selections == 2
+    generate(model, pixart)
+    assert root_of(model).selections == 4
+
+
+def test_a_function_that_changes_by_less_than_a_token_makes_no_new_destinations() -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    smooth = tm.ToMA(ratio=lambda progress, depth: 0.5 + progress / 1000, select_every=10, weights_every=10, **TILES)
+    tm.apply(model, smooth)
+    generate(model, pixart)
+    assert root_of(model).selections == 1
+
+
+def test_what_another_ratio_left_behind_is_let_go_at_the_next_selection() -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=5, weights_every=5, **TILES))
+    generate(model, pixart)
+    held = [branch for group in root_of(model).plan._groups.values() for branch in group.branches if branch.operators]
+    assert len(held) == 1
+
+
+def test_every_third_step_merges() -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    before = generate(model, pixart)
+    with tm.merged(model, tm.ToMA(merge_every=3, **TILES)):
+        after = generate(model, pixart)
+    assert [torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [
+        step % 3 != 0 for step in range(10)
+    ]
+
+
+def test_a_ratio_of_nothing_is_an_error() -> None:
+    model = made(tiny("pixart").build)
+    with pytest.raises(NothingMergedError, match="ratio is 0 at every step"):
+        tm.apply(model, tm.ToMA(ratio=lambda progress, depth: 0, **TILES))
+    with pytest.raises(NothingMergedError, match="ratio is 0 at every step"):
+        tm.apply(model, tm.ToMA(ratio=[[0.5, 0, 0]], tile=(4, 4), min_tokens=0, skip_blocks=1))
+    with pytest.raises(ConfigError, match="function that gave 'half'"):
+        tm.apply(model, tm.ToMA(ratio=lambda progress, depth: "half", **TILES))  # type: ignore[arg-type, return-value]
+
+
+def test_a_list_that_merges_nothing_on_this_grid_is_an_error_at_the_first_step() -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    config = tm.ToMA(ratio=[0.01, 0.02], **TILES)
+    with tm.merged(model, config), pytest.raises(NothingMergedError, match="keeps all 16 tokens"):
+        pixart.call(model, [1], (8, 8), 1000.0)
+    with tm.merged(model, dataclasses.replace(config, ratio=(0.01, 0.5))):
+        pixart.call(model, [1], (8, 8), 1000.0)  # it will merge later
+
+
+def test_a_ratio_that_changes_needs_timesteps() -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    inputs = {**pixart.inputs([1], (8, 8)), "timestep": torch.empty(1, device="meta")}
+    with tm.merged(model, tm.ToMA(ratio=[0.25, 0.5], **TILES)), pytest.raises(MergeRuntimeError, match="timestep"):
+        model(**inputs)
+
+
+@pytest.mark.parametrize(("skip", "merged"), [((1, 1), {1}), ((0, 1), {0, 1}), ((2, 0), {2}), (1, {1, 2})])
+def test_first_and_last_blocks_can_be_spared(skip: Any, merged: set[int]) -> None:
+    model = made(tiny("pixart").build)
+    tm.apply(model, tm.ToMA(skip_blocks=skip, min_tokens=0))
+    assert {block.index for stack in root_of(model).stacks for block in stack.blocks} == merged
+
+
+def test_last_blocks_of_a_unet_are_those_that_run_last() -> None:
+    model = made(tiny("sd15").build)
+    handle = tm.apply(model, tm.ToMA(skip_blocks=(1, 2), min_tokens=0))
+    names = [block.block.name for stack in handle._roots[0].stacks for block in stack.blocks]
+    assert names[0].startswith("down_blocks.1")
+    assert names[-1].startswith("up_blocks.0") or names[-1].startswith("up_blocks.1.attentions.0")
+
+
+def test_explain_tells_what_merges_when() -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    with tm.merged(model, tm.ToMA(ratio=[0.25, 0.5], merge_every=2, **TILES)) as handle:
+        explanation = handle.explain(size=(128, 128))
+    rows = [(stack.during, stack.kept) for stack in explanation.models[0].stacks]
+    assert rows == [("0% to 50%", 48), ("50% to 100%", 32)]
+    assert "ratio 0.25 > 0.5" in str(explanation)
+    assert "merged only every 2 steps" in str(explanation)
+    work = explanation.models[0].multiply_adds
+    single = []
+    for ratio in (0.25, 0.5):
+        with tm.merged(model, tm.ToMA(ratio=ratio, **TILES)) as handle:
+            single.append(handle.explain(size=(128, 128)).models[0].multiply_adds)
+    assert work.steady == round(sum(one.steady for one in single) / 2)
+    # Of ten steps five merge: one selects, one makes weights, three reuse.
+    by_hand = [(one.select + one.weights + 3 * one.steady + 5 * one.unmerged) / 10 for one in single]
+    assert work.average == pytest.approx(sum(by_hand) / 2)
+
+
+def test_explain_tells_which_blocks_keep_what() -> None:
+    model = made(tiny("pixart").build)
+    with tm.merged(model, tm.ToMA(ratio=[[0.25, 0.5, 0]], **TILES)) as handle:
+        stacks = handle.explain(size=(128, 128)).models[0].stacks
+    assert [(stack.blocks, stack.kept) for stack in stacks] == [
+        (["transformer_blocks.0"], 48),
+        (["transformer_blocks.1"], 32),
+    ]
+    assert [stack.skipped for stack in stacks] == [2, 2]
+
+
+@pytest.mark.parametrize("scope", ["site", "stack"])
+@torch._dynamo.config.patch(recompile_limit=32)  # every ratio has graphs of its own, as docs/options.md says
+def test_compiled_blocks_follow_with_a_bounded_number_of_graphs(scope: Any) -> None:
+    flux = tiny("flux")
+    config = tm.ToMA(ratio=[0.25, 0, 0.5], scope=scope, **TILES)
+    eager = made(flux.build)
+    with tm.merged(eager, config):
+        expected = generate(eager, flux)
+    torch._dynamo.reset()
+    counters.clear()
+    model = made(flux.build)
+    tm.apply(model, config)
+    model.compile_repeated_blocks(fullgraph=True, backend="aot_eager")
+    for one, other in zip(expected, generate(model, flux), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    graphs = counters["stats"]["unique_graphs"]
+    generate(model, flux)
+    assert counters["stats"]["unique_graphs"] == graphs
+    assert not counters["graph_break"]
+    torch._dynamo.reset()
+
+
+def _stacks_of(model: nn.Module) -> Any:
+    from tokenmerge.models import family_of
+
+    return family_of(model).stacks(model)

@@ -1,0 +1,64 @@
+"""Presets: there is one of each name for every family, they fit, and they save in the order they promise."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tiny_models import TINY_MODELS, TinyModel, made, tiny
+
+import tokenmerge as tm
+from tokenmerge.errors import ConfigError, UnsupportedModelError
+from tokenmerge.models import FAMILIES
+from tokenmerge.presets import NAMES, PRESETS
+
+
+def test_every_family_has_every_preset() -> None:
+    assert set(PRESETS) == {family.class_name for family in FAMILIES if family.class_name}
+    assert all(set(presets) == set(NAMES) for presets in PRESETS.values())
+
+
+@pytest.mark.parametrize("what", TINY_MODELS, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_they_fit_the_model(what: TinyModel, name: Any) -> None:
+    model = made(what.build)
+    config = tm.preset(name, model)
+    assert tm.MergeConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    with tm.merged(model, config):
+        pass
+
+
+def test_balanced_is_toma_as_it_comes() -> None:
+    for what in TINY_MODELS:
+        assert tm.preset("balanced", made(what.build)) == tm.ToMA()
+
+
+@pytest.mark.parametrize("what", [tiny("sd15"), tiny("sd3")], ids=str)
+def test_fast_saves_more_than_balanced_and_balanced_more_than_quality(what: TinyModel) -> None:
+    model = made(what.build)
+    savings = []
+    for name in NAMES:
+        with tm.merged(model, tm.preset(name, model)) as handle:
+            savings.append(handle.explain(size=(384, 384)).models[0].multiply_adds.saving)
+    assert savings == sorted(savings)
+    assert savings[0] > 0
+
+
+def test_a_pipeline_is_as_good_as_its_model() -> None:
+    from tokenmerge.tiny_random import build_tiny_random
+
+    pipe = build_tiny_random()
+    assert tm.preset("quality", pipe) == tm.preset("quality", pipe.unet)
+
+
+def test_an_unknown_name_and_an_unknown_model_are_errors() -> None:
+    with pytest.raises(ConfigError, match="'quality', 'balanced', 'fast'"):
+        tm.preset("best", made(tiny("sd15").build))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedModelError, match="pipeline"):
+        tm.preset("fast", "sdxl")
+
+
+def test_the_released_code_merges_every_third_step_in_tiles() -> None:
+    config = tm.ToMA.released(0.25)
+    assert config == tm.ToMA(ratio=0.25, tile=(8, 8), proportional=False, merge_every=3)
