@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from tokenmerge.benchmark.contenders import Unmerged
 from tokenmerge.benchmark.cost import multiply_adds, peak_memory, shadow_of
 from tokenmerge.benchmark.interleave import interleave
 from tokenmerge.benchmark.model_bench import ModelTrial, model_trials
-from tokenmerge.benchmark.subject import Subject
+from tokenmerge.benchmark.subject import Subject, load_model
 from tokenmerge.errors import NothingMergedError, UsageError
 from tokenmerge.methods.named import METHODS as NAMED
 from tokenmerge.root import root_site_of
@@ -130,3 +132,9 @@ def test_peak_memory_of_a_chain_is_two_links() -> None:
     peak = peak_memory(torch.device("cpu"), chain)
     assert peak is not None
     assert 2_000_000 <= peak < 2_100_000
+
+
+def test_a_bare_model_in_a_folder_is_loaded(unet: nn.Module, tmp_path: Path) -> None:
+    unet.save_pretrained(tmp_path)  # type: ignore[operator]
+    loaded = load_model(str(tmp_path), torch.device("cpu"), torch.float32, blocks=None)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), unet.parameters(), strict=True))

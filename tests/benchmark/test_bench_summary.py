@@ -53,3 +53,19 @@ def test_overhead_is_a_share_of_the_same_repeat() -> None:
     )
     (row,) = summarise([measurement])
     assert row.overhead == pytest.approx(4.8 / 14)  # in both repeats, though one was ten times slower
+
+
+def test_what_a_method_takes_over_the_lower_bound_is_compared_within_a_repeat() -> None:
+    def measured(method: str, ratio: float, *seconds: float) -> Measurement:
+        return Measurement(method, ratio, schedule={"steady": 1}, times={"steady": list(seconds)})
+
+    toma, bound, alone = summarise(
+        [
+            measured("toma", 0.5, 1.1, 10.5, 2.06),  # 10 %, 5 % and 3 % more, though times differ tenfold
+            measured("lower-bound", 0.5, 1.0, 10.0, 2.0),
+            measured("toma", 0.75, 1.0, 1.0, 1.0),
+        ]
+    )
+    assert toma.over_bound == pytest.approx(0.05)
+    assert bound.over_bound is None
+    assert alone.over_bound is None  # there is no lower bound at its ratio

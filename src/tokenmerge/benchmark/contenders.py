@@ -19,6 +19,7 @@ from tokenmerge.methods.named import METHODS, named_config
 NONE = "none"
 LIMIT = "blocks-deleted"
 PACKAGE = "tomesd-package"
+BOUND = "lower-bound"
 
 
 class Contender(Protocol):
@@ -81,7 +82,7 @@ class Merged:
 
     @property
     def ratio(self) -> float | None:
-        return self.config.ratio
+        return self.config.number("ratio")
 
     @property
     def schedule(self) -> Schedule:
@@ -168,9 +169,15 @@ def contenders(
 
 def _config(method: str, ratio: float, options: Mapping[str, Any] | None) -> MergeConfig:
     try:
-        return named_config(method, ratio, options)
+        config = named_config(method, ratio, options)
     except ConfigError as error:
         raise UsageError(f"{method} at ratio {ratio:g}: {error}") from None
+    if config.varies or config.merge_every > 1:
+        raise UsageError(
+            f"{method} merges more at some steps than at others (its ratio or merge_every), and bench times single "
+            f"steps: set ratio to one number and merge_every to 1, or time whole pictures with `tokenmerge compare`."
+        )
+    return config
 
 
 def _package(ratio: float, subject: Subject, seen: Mapping[str, BlockPass]) -> TomesdPackage:

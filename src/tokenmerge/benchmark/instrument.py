@@ -33,8 +33,7 @@ class TimedConfig:
         return dataclasses.replace(layout, regions=cast(Regions, _TimedRegions(layout.regions, self._stopwatch)))
 
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
-        with self._stopwatch.lap("plan"):
-            made = self._config.plan(tokens, layout, place, previous and _each(previous, _bare))
+        made = self._make(tokens, layout, place, previous and _each(previous, _bare))
         timed: dict[int, Operator] = {}
 
         def wrap(operator: Operator | None) -> Operator | None:
@@ -44,6 +43,28 @@ class TimedConfig:
             return timed.setdefault(id(operator), cast(Operator, _TimedOperator(operator, self._stopwatch)))
 
         return _each(made, wrap)
+
+    def _make(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+        with self._stopwatch.lap("plan"):
+            return self._config.plan(tokens, layout, place, previous)
+
+
+class StagedConfig(TimedConfig):
+    """Tells the choice of destinations from the making of weights.
+
+    A plan from scratch does both at once. Its weights are made a second time, by themselves, under "repeated": that
+    long they took the first time too, and by so much the whole call has been prolonged.
+    """
+
+    def _make(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+        if previous is not None:
+            with self._stopwatch.lap("weights"):
+                return self._config.plan(tokens, layout, place, previous)
+        with self._stopwatch.lap("from scratch"):
+            made = self._config.plan(tokens, layout, place, None)
+        with self._stopwatch.lap("repeated"):
+            self._config.plan(tokens, layout, place, made)
+        return made
 
 
 class _TimedOperator:

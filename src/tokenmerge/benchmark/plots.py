@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenmerge.benchmark.contenders import LIMIT, NONE
+from tokenmerge.benchmark.contenders import BOUND, LIMIT, NONE, PACKAGE
 from tokenmerge.benchmark.result import Result
 from tokenmerge.benchmark.summary import Row, summarise
 from tokenmerge.benchmark.tables import title_of
 from tokenmerge.errors import UsageError
 
 FORMATS = (".svg", ".png", ".pdf")
+# One colour for a method in every figure; those that are not named take what is left.
+COLOURS = {
+    NONE: "#7f7f7f",
+    PACKAGE: "#1f77b4",
+    "toma": "#d62728",
+    "toma-stack": "#ff7f0e",
+    BOUND: "#bcbd22",
+    "toma tile 4x4": "#d62728",
+    "toma tile 8x8": "#ff7f0e",
+    "toma stripe": "#2ca02c",
+    "toma global": "#9467bd",
+}
+STYLES = ("-", "--", ":", "-.")  # one for each ratio
+OTHERS = ("#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf")
 
 
 def require_plotting(path: Path) -> None:
@@ -37,62 +52,102 @@ def plot(result: Result, path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "tokenmerge"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    {"model": _plot_model, "ops": _plot_ops, "scaling": _plot_scaling}[result.kind](axes, result)
-    axes.set_title(title_of(result))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    figure = pyplot.figure(layout="constrained")
+    {"model": _plot_model, "ops": _plot_ops, "scaling": _plot_scaling}[result.kind](figure, result)
+    figure.suptitle(title_of(result))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 
 
-def _plot_model(axes: Any, result: Result) -> None:
+def _plot_model(figure: Any, result: Result) -> None:
+    """A panel for each ratio: a bar for each method, and where the limit is."""
     rows = summarise(result.measurements)
-    for row in rows:
-        if row.measurement.method == LIMIT:
-            axes.axhline(row.best.speedup, color="black", linestyle="--", label="limit: blocks deleted")
-    for method, points in _by_method(rows).items():
-        axes.plot([row.measurement.ratio for row in points], [row.best.speedup for row in points], "o-", label=method)
-    axes.axhline(1, color="grey", linewidth=1)
-    axes.set_xlabel("fraction of tokens merged away")
-    axes.set_ylabel("speed-up over the unmerged model")
+    limit = next((row.best.speedup for row in rows if row.measurement.method == LIMIT), None)
+    merged = [row for row in rows if row.measurement.ratio is not None]
+    panels = {ratio: [row for row in merged if row.measurement.ratio == ratio] for ratio in _ratios(merged)}
+    colours = _colours(row.measurement.method for row in merged)
+    most = max(map(len, panels.values()), default=1)
+    figure.set_size_inches(1 + 4 * max(1, len(panels)), 1.6 + 0.4 * most)
+    every = figure.subplots(1, max(1, len(panels)), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, (ratio, shown) in zip(every, panels.items(), strict=False):
+        names = [row.measurement.method for row in shown]
+        bars = axes.barh(names, [row.best.speedup for row in shown], color=[colours[name] for name in names])
+        axes.bar_label(bars, [f" {row.best.speedup:.2f}x" for row in shown])
+        axes.plot([row.median.speedup for row in shown], names, "|", color="black", markersize=14, label="median")
+        if limit is not None:
+            axes.axvline(limit, color="black", linestyle="--", label="limit: blocks deleted")
+        axes.axvline(1, color="grey", linewidth=1)
+        axes.set_title(f"{ratio:.0%} of tokens merged away", fontsize="medium")
+        axes.set_xlabel("speed-up (best of all repeats)")
+    every[0].invert_yaxis()
+    every[0].set_xlim(0, 1.15 * max([limit or 1, *(row.best.speedup or 1 for row in merged)]))
+    _legend_below(figure, every[0])
 
 
-def _plot_scaling(axes: Any, result: Result) -> None:
+def _plot_scaling(figure: Any, result: Result) -> None:
+    """Seconds over tokens, both logarithmic, a line for each method and ratio."""
+    figure.set_size_inches(7, 4.8)
+    axes = figure.subplots()
     rows = summarise(result.measurements)
-    lines: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        ratio = row.measurement.ratio
-        lines[row.measurement.method if ratio is None else f"{row.measurement.method} {ratio:g}"].append(row)
-    for label, points in lines.items():
-        axes.loglog(
-            [row.measurement.case["tokens"] for row in points], [row.best.mean for row in points], "o-", label=label
-        )
+    colours = _colours(row.measurement.method for row in rows)
+    for method in dict.fromkeys(row.measurement.method for row in rows):
+        for style, ratio in zip(
+            STYLES, _ratios([row for row in rows if row.measurement.method == method]), strict=False
+        ):
+            points = [row for row in rows if (row.measurement.method, row.measurement.ratio) == (method, ratio)]
+            axes.loglog(
+                [row.measurement.case["tokens"] for row in points],
+                [row.best.mean for row in points],
+                f"o{style}",
+                color=colours[method],
+                label=method if ratio is None else f"{method}, ratio {ratio:g}",
+            )
     cases = {row.measurement.case["tokens"]: row.measurement.case["pixels"] for row in rows}
     axes.set_xticks(list(cases), [f"{pixels} px\n{tokens:,}" for tokens, pixels in cases.items()])
-    axes.minorticks_off()
+    axes.xaxis.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("image, and its tokens")
-    axes.set_ylabel("seconds a step")
+    axes.set_ylabel("seconds a step (best of all repeats)")
+    axes.grid(alpha=0.3)
+    _legend_below(figure, axes)
 
 
-def _plot_ops(axes: Any, result: Result) -> None:
-    lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for measurement in result.measurements:
-        if measurement.repeats and measurement.ratio is not None:
-            seconds = min(measurement.times["merge"]) + min(measurement.times["unmerge"])
-            lines[f"{measurement.method}, {measurement.case['tokens']} tokens"].append(
-                (measurement.ratio, seconds * 1000)
-            )
-    for label, points in lines.items():
-        axes.semilogy(*zip(*points, strict=True), "o-", label=label)
-    axes.set_xlabel("fraction of tokens merged away")
-    axes.set_ylabel("ms to merge and unmerge")
+def _plot_ops(figure: Any, result: Result) -> None:
+    """A panel for each number of tokens and channels: milliseconds over the ratio, a line for each method."""
+    measured = [each for each in result.measurements if each.repeats and each.ratio is not None]
+    cases = list(dict.fromkeys((each.case["tokens"], each.case["channels"]) for each in measured))
+    colours = _colours(each.method for each in measured)
+    figure.set_size_inches(1 + 3.6 * max(1, len(cases)), 4.8)
+    every = figure.subplots(1, max(1, len(cases)), sharey=True, squeeze=False)[0]
+    for axes, (tokens, channels) in zip(every, cases, strict=False):
+        lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for each in measured:
+            if (each.case["tokens"], each.case["channels"]) == (tokens, channels):
+                seconds = min(each.times["merge"]) + min(each.times["unmerge"])
+                lines[each.method].append((each.ratio or 0, seconds * 1000))
+        for method, points in lines.items():
+            axes.semilogy(*zip(*points, strict=True), "o-", color=colours[method], label=method)
+        axes.set_xticks(sorted({ratio for points in lines.values() for ratio, _ in points}))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_title(f"{tokens:,} tokens of {channels} channels", fontsize="medium")
+        axes.set_xlabel("fraction of tokens merged away")
+        axes.grid(alpha=0.3)
+    every[0].set_ylabel("ms to merge and unmerge (best of all repeats)")
+    _legend_below(figure, every[0])
 
 
-def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    grouped: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.measurement.method not in (NONE, LIMIT):
-            grouped[row.measurement.method].append(row)
-    return grouped
+def _legend_below(figure: Any, axes: Any) -> None:
+    """Where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, max(1, len(labels))), fontsize="small")
+
+
+def _colours(methods: Iterable[str]) -> dict[str, str]:
+    named = dict.fromkeys(methods)
+    others = itertools.cycle(OTHERS)
+    return {method: COLOURS.get(method) or next(others) for method in named}
+
+
+def _ratios(rows: Sequence[Row]) -> list[float | None]:
+    return list(dict.fromkeys(row.measurement.ratio for row in rows))

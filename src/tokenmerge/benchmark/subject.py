@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from tokenmerge import architectures
 from tokenmerge.benchmark.machine import free_memory
 from tokenmerge.errors import ConfigError, ModelLoadError, UsageError
+from tokenmerge.model_folder import INDEX, read_json
 from tokenmerge.models import family_of
 from tokenmerge.models.base import Family
 
@@ -106,12 +106,17 @@ def _load_folder(folder: Path, dtype: torch.dtype) -> nn.Module:
     from diffusers import AutoModel
 
     subfolder = None
-    if (folder / "model_index.json").exists():
-        index = json.loads((folder / "model_index.json").read_text())
+    if (folder / INDEX).exists():
+        index = read_json(folder / INDEX)
         subfolder = next((name for name in ("unet", "transformer") if name in index), None)
     try:
         model: nn.Module = AutoModel.from_pretrained(
-            folder, subfolder=subfolder, torch_dtype=dtype, local_files_only=True, use_safetensors=True
+            str(folder),  # a Path to a bare model fails in AutoModel
+            subfolder=subfolder,
+            torch_dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
         )
     except Exception as error:  # diffusers raises many kinds; to the user they are all one
         raise ModelLoadError(

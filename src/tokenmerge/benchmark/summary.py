@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tokenmerge.benchmark.contenders import LIMIT, NONE
+from tokenmerge.benchmark.contenders import BOUND, LIMIT, NONE
 from tokenmerge.benchmark.result import Measurement
 from tokenmerge.benchmark.schedule import Schedule
 
@@ -32,6 +32,7 @@ class Row:
     median: Figures
     multiply_adds: float | None  # of a step, over the schedule
     overhead: float | None  # share of a step that merging itself takes, over the schedule and median over repeats
+    over_bound: float | None  # how much slower than the lower bound it is, over the schedule and median over repeats
 
 
 def summarise(measurements: Sequence[Measurement]) -> list[Row]:
@@ -44,6 +45,7 @@ def summarise(measurements: Sequence[Measurement]) -> list[Row]:
             _figures(measurement, measured, statistics.median),
             _multiply_adds(measurement),
             _overhead_share(measurement),
+            _over_bound(measurement, measured),
         )
         for measurement in measured
     ]
@@ -96,11 +98,27 @@ def _multiply_adds(measurement: Measurement) -> float | None:
 def _overhead_share(measurement: Measurement) -> float | None:
     if not measurement.overhead:
         return None
-    schedule = Schedule(measurement.schedule)
     # Repeat by repeat, because both times come from the same calls and a slow minute slows both.
     shares = [
-        schedule.amortised({phase: measurement.overhead[phase][repeat] for phase in schedule.phases})
-        / schedule.amortised({phase: measurement.times[phase][repeat] for phase in schedule.phases})
+        _in_repeat(measurement, measurement.overhead, repeat) / _in_repeat(measurement, measurement.times, repeat)
         for repeat in range(measurement.repeats)
     ]
     return statistics.median(shares)
+
+
+def _over_bound(measurement: Measurement, measured: Sequence[Measurement]) -> float | None:
+    bound = next((other for other in measured if other.key == (BOUND, *measurement.key[1:])), None)
+    if bound is None or measurement is bound:
+        return None
+    # Repeat by repeat: the two have their turns right after one another, so a slow minute slows both.
+    times_as_long = [
+        _in_repeat(measurement, measurement.times, repeat) / _in_repeat(bound, bound.times, repeat)
+        for repeat in range(min(measurement.repeats, bound.repeats))
+    ]
+    return statistics.median(times_as_long) - 1
+
+
+def _in_repeat(measurement: Measurement, times: Mapping[str, Sequence[float]], repeat: int) -> float:
+    """Seconds of a step over the schedule, in one repeat."""
+    schedule = Schedule(measurement.schedule)
+    return schedule.amortised({phase: times[phase][repeat] for phase in schedule.phases})

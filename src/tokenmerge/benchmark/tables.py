@@ -29,10 +29,9 @@ def title_of(result: Result) -> str:
         return f"Operations alone, batch {asked['batch']}, {asked['dtype']}"
     if result.kind == "scaling":
         return f"One {asked['channels']}-channel block of SDXL, batch {asked['batch']}, {asked['dtype']}"
-    words = [f"{asked['model']}, {_size(asked)} px, batch {asked['batch']}, {asked['dtype']}", *_changes(asked)]
-    if asked.get("compile"):
-        words.append(f"{asked['compile']} compiled")
-    return ", ".join(words)
+    return ", ".join(
+        [f"{asked['model']}, {_size(asked)} px, batch {asked['batch']}, {asked['dtype']}", *_changes(asked)]
+    )
 
 
 def _what(asked: Mapping[str, Any]) -> str:
@@ -43,7 +42,8 @@ def _changes(asked: Mapping[str, Any]) -> list[str]:
     """What sets a run apart from the model and the methods as they are by default."""
     blocks = asked.get("blocks")
     cut = [f"cut to {' + '.join(map(str, blocks))} blocks"] if blocks else []
-    return [*cut, *asked.get("set", [])]
+    compiled = [f"{asked['compile']} compiled"] if asked.get("compile") else []
+    return [*cut, *asked.get("set", []), *compiled]
 
 
 def machine_line(result: Result) -> str:
@@ -73,13 +73,13 @@ def headline_table(results: Sequence[Result]) -> str:
 
 def _model_table(result: Result) -> str:
     headers = ["method", "ratio", "s a step (best)", "median", "speed-up (best)", "median", "of removable"]
-    headers += ["s to select", "s for weights", "s steady", "multiply-adds", "peak memory"]
+    headers += ["over lower bound", "s to select", "s for weights", "s steady", "multiply-adds", "peak memory"]
     rows = []
     for row in summarise(result.measurements):
         best, median = row.best, row.median
         rows.append(
             [row.measurement.method, _ratio(row.measurement), _seconds(best.mean), _seconds(median.mean)]
-            + [_times(best.speedup), _times(median.speedup), _percent(best.removed)]
+            + [_times(best.speedup), _times(median.speedup), _percent(best.removed), _more(row.over_bound)]
             + [_seconds(best.steps.get(phase)) for phase in ("select", "weights", "steady")]
             + [_scaled(row.multiply_adds, 1e9, "G"), _scaled(row.measurement.peak_memory, 1e6, "MB")]
         )
@@ -87,7 +87,8 @@ def _model_table(result: Result) -> str:
 
 
 def _scaling_table(result: Result) -> str:
-    headers = ["image", "tokens", "method", "ratio", "ms a step (best)", "median", "speed-up (best)", "merging itself"]
+    headers = ["image", "tokens", "method", "ratio", "ms a step (best)", "median", "speed-up (best)"]
+    headers += ["merging itself", "over lower bound"]
     rows = []
     for row in summarise(result.measurements):
         case = row.measurement.case
@@ -101,6 +102,7 @@ def _scaling_table(result: Result) -> str:
                 _milliseconds(row.median.mean),
                 _times(row.best.speedup),
                 _percent(row.overhead),
+                _more(row.over_bound),
             ]
         )
     return _markdown(headers, rows)
@@ -144,8 +146,11 @@ def _speedup(rows: Sequence[Row], method: str, ratio: float | None) -> float | N
 
 
 def _markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    numbers = ["left" if header in ("method", "model", "image") else "right" for header in headers]
-    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=numbers) if rows else "(no results)"
+    # A column that nothing was measured for says nothing.
+    used = [column for column, _ in enumerate(headers) if any(row[column] != "" for row in rows)]
+    headers, rows = [headers[column] for column in used], [[row[column] for column in used] for row in rows]
+    sides = ["left" if header in ("method", "model", "image") else "right" for header in headers]
+    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=sides) if rows else "(no results)"
 
 
 def _size(settings: dict[str, Any]) -> str:
@@ -173,6 +178,10 @@ def _times(value: float | None, bold: bool = False) -> str:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
+
+
+def _more(share: float | None) -> str:
+    return "" if share is None else f"{share:+.1%}"
 
 
 def _scaled(value: float | None, unit: float, name: str) -> str:
