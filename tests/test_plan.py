@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tokenmerge.config import Operators
-from tokenmerge.plan import MOST_CALLS_PER_STEP, GroupPlan, MergePlan
+from tokenmerge.plan import MOST_BRANCHES, GroupPlan, MergePlan
 
 HERE = "the same batch, size, dtype and device"
 
@@ -19,10 +21,12 @@ def run_group(group: GroupPlan) -> str:
     return done
 
 
-def follow(plan: MergePlan, timesteps: list[float | None]) -> list[str]:
+def follow(plan: MergePlan, calls: Sequence[float | tuple[float, str] | None]) -> list[str]:
+    """Calls at timesteps, or at timesteps with a text."""
     done = []
-    for timestep in timesteps:
-        plan.begin_call(timestep, HERE)
+    for call in calls:
+        timestep, text = call if isinstance(call, tuple) else (call, None)
+        plan.begin_call(timestep, HERE, text)
         done.append(run_group(plan.group("blocks")))
     return done
 
@@ -35,21 +39,40 @@ def test_fifty_steps_of_the_papers_schedule() -> None:
 
 def test_guidance_branches_have_plans_of_their_own() -> None:
     plan = MergePlan(10, 5)
-    assert follow(plan, [900.0, 900.0, 800.0, 800.0]) == ["select", "select", "reuse", "reuse"]
-    plan.begin_call(700.0, HERE)
+    calls = [(timestep, text) for timestep in (900.0, 800.0) for text in ("prompt", "negative")]
+    assert follow(plan, calls) == ["select", "select", "reuse", "reuse"]
+    plan.begin_call(700.0, HERE, "prompt")
     first = plan.group("blocks").current
-    plan.begin_call(700.0, HERE)
+    plan.begin_call(700.0, HERE, "negative")
     assert plan.group("blocks").current is not first
 
 
-def test_heun_calls_the_first_timestep_once_and_later_ones_twice() -> None:
-    assert follow(MergePlan(10, 5), [900.0, 800.0, 800.0, 700.0, 700.0]) == [
-        "select",
-        "reuse",
-        "select",  # the second call of a step has no plan yet
-        "reuse",
-        "reuse",
-    ]
+def test_calling_a_timestep_again_is_the_same_step() -> None:
+    """Heun does from the second timestep on, PNDM at the second one."""
+    plan = MergePlan(10, 5)
+    assert follow(plan, [900.0, 800.0, 800.0, 700.0, 700.0]) == ["select", "reuse", "reuse", "reuse", "reuse"]
+    assert plan.step == 2
+
+
+@pytest.mark.parametrize("begins_at", [900.0, 800.0, 300.0])
+def test_another_text_is_another_picture(begins_at: float) -> None:
+    """Timesteps alone do not tell: a picture drawn after another may begin where that has ended, or below."""
+    plan = MergePlan(10, 5)
+    follow(plan, [(900.0, "one"), (800.0, "one")])
+    assert follow(plan, [(begins_at, "two"), (begins_at - 1, "two")]) == ["select", "reuse"]
+    assert plan.generation == 2
+    assert plan.step == 1
+
+
+def test_after_a_picture_of_one_step_the_next_has_its_own_plan() -> None:
+    plan = MergePlan(10, 5)
+    follow(plan, [(999.0, "one")])
+    plan.begin_call(999.0, HERE, "two")
+    run_group(plan.group("blocks"))
+    own = plan.group("blocks").current
+    plan.begin_call(749.0, HERE, "two")
+    assert plan.group("blocks").current is own
+    assert plan.step == 1
 
 
 def test_a_larger_timestep_is_a_new_generation() -> None:
@@ -71,10 +94,10 @@ def test_one_step_generations_never_reuse_each_others_plan() -> None:
     assert follow(MergePlan(10, 5), [999.0] * 12) == ["select"] * 12
 
 
-def test_calls_at_one_timestep_are_not_kept_without_end() -> None:
+def test_plans_of_many_texts_are_not_kept_without_end() -> None:
     plan = MergePlan(10, 5)
-    follow(plan, [999.0] * 50)
-    assert len(plan.group("blocks").branches) <= MOST_CALLS_PER_STEP
+    assert follow(plan, [(999.0, f"text {number}") for number in range(50)]) == ["select"] * 50
+    assert len(plan.group("blocks").branches) <= MOST_BRANCHES
 
 
 def test_calls_without_a_timestep_count_as_steps() -> None:

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import AlreadyAppliedError, ConfigError, UnsupportedModelError
+from tokenmerge.keep import Mask, read_mask
 from tokenmerge.models import family_of
 from tokenmerge.root import RootSite, root_site_of
+from tokenmerge.worthwhile import Timing, Worthwhile
 
 if TYPE_CHECKING:
     from tokenmerge.explain import Explanation
@@ -23,9 +26,10 @@ DENOISERS = ("unet", "transformer", "transformer_2")
 class Handle:
     """Merging as applied to one pipeline or model: look at it, reset it, take it out."""
 
-    def __init__(self, roots: list[RootSite], config: MergeConfig) -> None:
+    def __init__(self, roots: list[RootSite], config: MergeConfig, timings: tuple[Timing, ...] = ()) -> None:
         self.config = config
         self._roots = roots
+        self._timings = timings  # that the config rests on
 
     def explain(self, size: tuple[int, int] | None = None, batch: int | None = None) -> Explanation:
         """What is merged where, and what it should save; after a run also what was measured.
@@ -34,7 +38,7 @@ class Handle:
         """
         from tokenmerge.explain import explain
 
-        return explain(self._roots, size, batch)
+        return explain(self._roots, size, batch, self._timings)
 
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""
@@ -51,13 +55,20 @@ class Handle:
         return f"<tokenmerge Handle: {self.config!r} on {models}>"
 
 
-def apply(pipeline_or_model: Any, config: MergeConfig) -> Handle:
+def apply(pipeline_or_model: Any, config: MergeConfig | Worthwhile, keep: Mask | None = None) -> Handle:
     """Merge tokens in a diffusers pipeline, or in a bare UNet or transformer, from the next call on.
+
+    config: a method with its options, or what `worthwhile` has found.
+    keep: a mask of what must stay sharp, as a picture, an array or a tensor of height x width and of any size. Tokens
+        that hold a white pixel are kept as they are, and the ratio is of the others; grey ones count for more when
+        destinations are chosen. For ToMA.
 
     >>> handle = apply(pipe, ToMA(ratio=0.5))  # doctest: +SKIP
     >>> image = pipe("a photo of a lighthouse").images[0]  # doctest: +SKIP
     >>> handle.remove()  # doctest: +SKIP
     """
+    timings = config.timings if isinstance(config, Worthwhile) else ()
+    config = config.config if isinstance(config, Worthwhile) else config
     if not isinstance(config, MergeConfig):
         raise ConfigError(f"config is {config!r}: give a method with its options, such as tokenmerge.ToMA(ratio=0.5).")
     models = denoisers_of(pipeline_or_model)
@@ -67,10 +78,14 @@ def apply(pipeline_or_model: Any, config: MergeConfig) -> Handle:
                 f"{type(model).__name__} is merged already: call handle.remove(), or tokenmerge.remove(...), first."
             )
     # Built before any is attached: an error leaves every model as it was.
-    roots = [RootSite(model, family_of(model), config) for model in models]
+    mask = None if keep is None else read_mask(keep)
+    roots = [RootSite(model, family_of(model), config, mask) for model in models]
     for root in roots:
         root.attach()
-    return Handle(roots, config)
+    if _is_compiled(pipeline_or_model):
+        # Compiled code looks for hooks when it is made and never again: without this, nothing would be merged.
+        torch.compiler.reset()
+    return Handle(roots, config, timings)
 
 
 def remove(pipeline_or_model: Any) -> bool:
@@ -82,13 +97,23 @@ def remove(pipeline_or_model: Any) -> bool:
 
 
 @contextmanager
-def merged(pipeline_or_model: Any, config: MergeConfig) -> Iterator[Handle]:
+def merged(pipeline_or_model: Any, config: MergeConfig | Worthwhile, keep: Mask | None = None) -> Iterator[Handle]:
     """Merging for the length of a `with` block, taken out at its end whatever happens in it."""
-    handle = apply(pipeline_or_model, config)
+    handle = apply(pipeline_or_model, config, keep)
     try:
         yield handle
     finally:
         handle.remove()
+
+
+def _is_compiled(pipeline_or_model: Any) -> bool:
+    """Has torch.compile been used on a denoiser, as a whole or on modules in it?"""
+    given = [pipeline_or_model, *(getattr(pipeline_or_model, name, None) for name in DENOISERS)]
+    return any(hasattr(model, "_orig_mod") for model in given) or any(
+        module._compiled_call_impl is not None
+        for model in denoisers_of(pipeline_or_model)
+        for module in model.modules()
+    )
 
 
 def denoisers_of(pipeline_or_model: Any) -> list[nn.Module]:

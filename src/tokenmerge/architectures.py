@@ -237,9 +237,10 @@ def build_from_config(
     import diffusers
 
     kind: Any = getattr(diffusers, class_name, None)
-    if kind is None:
+    if not hasattr(kind, "from_config") or not issubclass(kind, diffusers.ModelMixin):
         raise UnsupportedModelError(
-            f"diffusers {diffusers.__version__} has no class {class_name}: update diffusers, or name another model."
+            f"diffusers {diffusers.__version__} has no model class {class_name}: update diffusers, or name another "
+            f"model."
         )
     device = torch.device(device)
     default = torch.get_default_dtype()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -18,9 +17,11 @@ from torch import Tensor
 
 from tokenmerge.errors import ConfigError
 from tokenmerge.ops.regions import Regions
+from tokenmerge.ratio import Ratio, is_ratio, ratio_at, stored_ratio, varies
 
 Scope = Literal["site", "block", "stack"]
 Share = Literal["layer", "level", "model"]
+Signal = Literal["hidden", "normed", "keys", "previous"]
 PARTS = ("self", "cross", "mlp")
 
 
@@ -53,6 +54,7 @@ class Operators:
     queries: Operator | None  # None: queries keep every token
     keys: Operator | None  # for keys and values of self-attention; the same object as `queries` where they agree
     picks: Tensor | None = None  # the method's own note of its destinations, given back when only weights are new
+    gains: Tensor | None = None  # and of what each of them added
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +72,7 @@ class Layout:
         return self if self.regions is None else dataclasses.replace(self, regions=self.regions.to(device))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
     """The block for which a plan is made."""
 
@@ -79,6 +81,8 @@ class Place:
     count: int  # how many there are
     in_region_order: bool = False  # tokens come in the order of `Layout.regions` already
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
+    # (B, N) or (1, N), in the order of the grid: how many tokens each counts as when destinations are chosen.
+    importance: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,10 @@ class MergeConfig:
     """Options common to every method.
 
     ratio: fraction of the tokens merged away; 0.5 keeps half. More is faster and blurs more; try 0.3 to 0.6 first.
+        A list is stretched over the steps: [0.2, 0.6] merges less in the first half. In a list of lists each inner
+        one is stretched over the blocks: [[0.3, 0.6, 0.3]] spares the outer ones. A function is called as
+        ratio(progress, depth), both from 0 to 1 (see `tokenmerge.ratio`). 0 leaves that step or block alone. Blocks
+        with other ratios need other plans and a change of ratio a new one, so few different values are fastest.
     parts: which parts of a block run on merged tokens: self-attention, cross-attention, MLP. All three are fastest;
         "self" alone is safest.
     scope: merge around each part ("site", keeps most detail), once per block ("block"), or once per run of
@@ -93,24 +101,34 @@ class MergeConfig:
     share: which blocks use one plan: each its own ("layer"), those of one UNet level ("level"), all on the same grid
         ("model"). Wider sharing means fewer selections.
     select_every: steps for which a choice of destinations is kept.
+    merge_every: merge at every so many steps, and run the others whole. 1 is fastest; 3 is what ToMA's authors do.
+    signal: what similarity is computed on. "hidden": the tokens as they enter the block. "normed": as self-attention is
+        given them, behind the norm. "keys": the keys that its self-attention makes of them, at the cost of making
+        them once more at every refresh; try it on transformers. "previous": what the block gave at the step before,
+        which is less noisy, at the cost of keeping that; the first step takes "hidden".
     proportional: keys that stand for many tokens weigh that much more in self-attention. Costs a few per cent of the
         attention and keeps the image far closer; only an ablation would turn it off.
-    skip_blocks: blocks left alone: a number (the first so many), or names and name patterns such as "mid_block.*".
-        None takes what suits the model (10 for Flux, none elsewhere).
+    skip_blocks: blocks left alone: a number (the first so many), two numbers (so many first and so many last), or
+        names and name patterns such as "mid_block.*". None takes what suits the model (10 for Flux, none elsewhere).
     min_tokens: levels with fewer tokens are left alone, because merging them costs more than it saves.
     """
 
-    ratio: float = 0.5
+    ratio: Ratio = 0.5
     parts: tuple[str, ...] = PARTS
     scope: Scope = "site"
     share: Share = "level"
     select_every: int = 10
+    merge_every: int = 1
+    signal: Signal = "hidden"
     proportional: bool = False
-    skip_blocks: int | tuple[str, ...] | None = None
+    skip_blocks: int | tuple[int, int] | tuple[str, ...] | None = None
     min_tokens: int = 256
 
     scopes: ClassVar[tuple[str, ...]] = ("site", "block", "stack")
     allowed_parts: ClassVar[tuple[str, ...]] = PARTS
+    signals: ClassVar[tuple[str, ...]] = ("hidden", "normed", "keys", "previous")
+    ratios: ClassVar[tuple[str, ...]] = ("ratio",)  # the fields that are ratios
+    takes_mask: ClassVar[bool] = False  # does it fill in `layout_keeping`?
     _methods: ClassVar[dict[str, type[MergeConfig]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -132,9 +150,11 @@ class MergeConfig:
             )
         self._check_choice("share", self.share, ("layer", "level", "model"))
         self._check_whole("select_every", self.select_every, least=1)
+        self._check_whole("merge_every", self.merge_every, least=1)
         self._check_whole("min_tokens", self.min_tokens, least=0)
         self._check_flag("proportional")
         self._check_skip_blocks()
+        self._check_signal()
 
     # -- what a method fills in ------------------------------------------------------------------------------
 
@@ -149,6 +169,15 @@ class MergeConfig:
         """
         return self.layout(grid)
 
+    def layout_keeping(self, grid: tuple[int, ...], downsample: int, aside: tuple[int, ...]) -> Layout:
+        """`layout_at` with the tokens `aside` kept as they are: none merged into them, and they into none."""
+        raise NotImplementedError
+
+    @property
+    def watches_guidance(self) -> bool:
+        """Does it weigh tokens by how much guidance changes them?"""
+        return False
+
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are made anew."""
         raise NotImplementedError
@@ -157,6 +186,33 @@ class MergeConfig:
     def refresh_every(self) -> tuple[int, int]:
         """Steps between new destinations, and between new weights."""
         return self.select_every, self.select_every
+
+    @property
+    def signal_of_attention(self) -> bool:
+        """Is similarity computed on what self-attention is given, so that plans are made where it begins?"""
+        return self.signal in ("normed", "keys")
+
+    @property
+    def looks_back(self) -> bool:
+        """Does a choice of destinations need a step before it? The second step chooses once more, then."""
+        return self.signal == "previous" or self.watches_guidance
+
+    @property
+    def varies(self) -> bool:
+        """Does a ratio change over steps or blocks?"""
+        return any(varies(getattr(self, field)) for field in self.ratios)
+
+    def number(self, field: str) -> float:
+        """A ratio of a config that has been asked for with `at`, where it must be a number."""
+        value: float = getattr(self, field)
+        if varies(value):
+            raise ConfigError(f"{field} is {value!r}, which changes: ask for it with at(progress, depth) first.")
+        return value
+
+    def at(self, progress: float, depth: float) -> Self | None:
+        """The same config with the ratios it has there, as numbers; None where that merges nothing."""
+        numbers = {field: ratio_at(field, getattr(self, field), progress, depth) for field in self.ratios}
+        return dataclasses.replace(self, **numbers) if any(numbers.values()) else None
 
     @property
     def keys_apart(self) -> bool:
@@ -173,7 +229,7 @@ class MergeConfig:
                 raise ConfigError(
                     f"{name} is a function, which cannot be saved: use one of the built-in names instead."
                 )
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        plain = {name: _without_tuples(value) for name, value in values.items()}
         return {"method": type(self).__name__, **plain}
 
     @classmethod
@@ -200,10 +256,11 @@ class MergeConfig:
     # -- validation ------------------------------------------------------------------------------------------
 
     def _check_ratio(self) -> None:
-        if not _is_number(self.ratio) or not 0 < self.ratio < 1:
+        object.__setattr__(self, "ratio", stored_ratio("ratio", self.ratio))
+        if not varies(self.ratio) and (not is_ratio(self.ratio) or self.ratio == 0):
             raise ConfigError(
                 f"ratio is {self.ratio!r}: it is the fraction of tokens merged away, a number between 0 and 1 "
-                f"(both excluded), such as 0.5."
+                f"(both excluded), such as 0.5; or a list of numbers, or a function."
             )
 
     def _check_choice(self, field: str, value: object, allowed: Sequence[str]) -> None:
@@ -221,6 +278,14 @@ class MergeConfig:
         if not isinstance(value, bool):
             raise ConfigError(f"{field} is {value!r}: it takes True or False.")
 
+    def _check_signal(self) -> None:
+        self._check_choice("signal", self.signal, self.signals)
+        if self.signal_of_attention and (self.scope != "site" or "self" not in self.parts):
+            raise ConfigError(
+                f"signal is {self.signal!r}, which is read where self-attention begins: it needs scope='site' and "
+                f"'self' among parts, and they are {self.scope!r} and {self.parts!r}."
+            )
+
     def _check_skip_blocks(self) -> None:
         value = self.skip_blocks
         if value is None:
@@ -229,8 +294,15 @@ class MergeConfig:
             self._check_whole("skip_blocks", value, least=0)
             return
         self._store_tuple("skip_blocks")
-        if not all(isinstance(name, str) for name in self.skip_blocks or ()):  # type: ignore[union-attr]
-            raise ConfigError(f"skip_blocks is {value!r}: it takes a number, or block names and patterns.")
+        given: tuple[Any, ...] = self.skip_blocks  # type: ignore[assignment]
+        counts = len(given) == 2 and all(isinstance(item, int) and not isinstance(item, bool) for item in given)
+        if counts and min(given) >= 0:
+            return
+        if not all(isinstance(name, str) for name in given):
+            raise ConfigError(
+                f"skip_blocks is {value!r}: it takes a number, two numbers (so many first, so many last), or block "
+                f"names and patterns."
+            )
 
     def _store_tuple(self, field: str) -> None:
         """A single word or a list is as good as a tuple: JSON and the command line have no tuples."""
@@ -246,5 +318,5 @@ class MergeConfig:
         return ", ".join(repr(choice) for choice in choices)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _without_tuples(value: Any) -> Any:
+    return [_without_tuples(item) for item in value] if isinstance(value, tuple) else value

@@ -7,7 +7,9 @@ once merged, and every multiply-add of every layer is added up (ToMA, Appendix D
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -16,13 +18,15 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tokenmerge.config import MergeConfig
-from tokenmerge.root import RootSite, root_site_of
-from tokenmerge.sites import StackSite
+from tokenmerge.ratio import ratio_text
+from tokenmerge.root import PROGRESS, RootSite, root_site_of
+from tokenmerge.sites import BlockSite, StackSite
+from tokenmerge.worthwhile import Timing, table_of
 
 
 @dataclass(frozen=True)
 class StackReport:
-    """What becomes of one stack of blocks."""
+    """What becomes of one stack of blocks; of those with one ratio, where they differ, and of a part of the steps."""
 
     name: str
     blocks: list[str]  # those that merge
@@ -33,17 +37,18 @@ class StackReport:
     kept: int
     kept_keys: int
     note: str  # why nothing is merged, or what could not be done
+    during: str = ""  # which part of the generation, where the ratio changes over it
 
 
 @dataclass(frozen=True)
 class MultiplyAdds:
-    """Multiply-adds of one call of the model."""
+    """Multiply-adds of one call of the model; where the ratio changes over the steps, on average over them."""
 
     unmerged: int
     steady: int  # a call that reuses its plan
     weights: int  # one that makes new weights
     select: int  # one that makes new destinations and weights
-    average: float  # over the schedule
+    average: float  # over the schedule, with the steps that `merge_every` leaves whole
 
     @property
     def saving(self) -> float:
@@ -68,6 +73,7 @@ class ModelReport:
     model: str
     stacks: list[StackReport]
     multiply_adds: MultiplyAdds
+    attention: str  # what merging does to the attention kernel; "" where it takes the one it always takes
     measured: Measured | None
 
 
@@ -77,20 +83,30 @@ class Explanation:
 
     config: MergeConfig
     models: list[ModelReport]
+    timings: tuple[Timing, ...] = ()  # of one block each way, where the config rests on them
 
     def to_dict(self) -> dict[str, Any]:
         models = [asdict(model) for model in self.models]
         for plain, model in zip(models, self.models, strict=True):
             plain["multiply_adds"]["saving"] = model.multiply_adds.saving
-        return {"config": _printable(self.config), "models": models}
+        explained = {"config": _printable(self.config), "models": models}
+        return explained | ({"timings": [timing.to_dict() for timing in self.timings]} if self.timings else {})
 
     def __str__(self) -> str:
-        return "\n\n".join(_text(self.config, model) for model in self.models)
+        texts = [_text(self.config, model) for model in self.models]
+        if self.timings:
+            texts.append(f"chosen by the time of one block each way on this machine:\n\n{table_of(self.timings)}")
+        return "\n\n".join(texts)
 
 
-def explain(roots: list[RootSite], size: tuple[int, int] | None = None, batch: int | None = None) -> Explanation:
+def explain(
+    roots: list[RootSite],
+    size: tuple[int, int] | None = None,
+    batch: int | None = None,
+    timings: tuple[Timing, ...] = (),
+) -> Explanation:
     """Explain what is attached to the given models, for an image of (height, width) pixels."""
-    return Explanation(roots[0].config, [_explain_model(root, size, batch) for root in roots])
+    return Explanation(roots[0].config, [_explain_model(root, size, batch) for root in roots], timings)
 
 
 def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | None) -> ModelReport:
@@ -99,32 +115,90 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
     if root.last_call is not None and size is None and batch is None:
         args, kwargs = root.last_call
     else:
-        kwargs = root.family.example_inputs(twin, size or _native_size(root.model), batch or 1)
+        kwargs = root.family.example_inputs(twin, size or native_size(root.model), batch or 1)
     unmerged = _count(twin, args, kwargs)
-    twin_root = RootSite(twin, root.family, root.config)
+    # Without weights there are no timesteps either, so no step may be left out.
+    twin_root = RootSite(twin, root.family, dataclasses.replace(root.config, merge_every=1), root.keep)
+    twin_root.caches_of = root
     twin_root.attach()
+    stacks: list[StackReport] = []
+    moments: list[tuple[float, MultiplyAdds]] = []
+    for begin, end in _moments(root):
+        twin_root.fixed_progress = begin
+        twin_root.plan.forget()
+        moments.append((end - begin, _count_moment(twin_root, root.config, unmerged, args, kwargs)))
+        during = "" if (begin, end) == (0, 1) else f"{begin:.0%} to {end:.0%}"
+        stacks += [report for stack in twin_root.stacks for report in _stack_reports(stack, during)]
+    return ModelReport(
+        model=type(root.model).__name__,
+        stacks=stacks,
+        multiply_adds=_over_moments(moments),
+        attention=_attention(twin_root),
+        measured=_measured(root),
+    )
+
+
+def _moments(root: RootSite) -> list[tuple[float, float]]:
+    """Stretches of a generation, from 0 to 1, in which no ratio changes."""
+    if not root.config.varies:
+        return [(0, 1)]
+    depths = [block.depth for stack in root.stacks for block in stack.blocks]
+    ratios = [[root.config.at(progress, depth) for depth in depths] for progress in PROGRESS]
+    begins = [here for index, here in enumerate(PROGRESS) if index == 0 or ratios[index] != ratios[index - 1]]
+    return list(zip(begins, [*begins[1:], 1], strict=True))
+
+
+def _count_moment(twin_root: RootSite, config: MergeConfig, unmerged: int, args: Any, kwargs: Any) -> MultiplyAdds:
+    """What calls cost while the ratio is what it is, and what they cost on average."""
+    twin = twin_root.model
     select = _count(twin, args, kwargs)
     twin_root.plan.make_due(select=False, weights=True)
     weights = _count(twin, args, kwargs)
     steady = _count(twin, args, kwargs)
-    select_every, weights_every = root.config.refresh_every
-    reweighs = select_every // weights_every - 1
-    average = (select + reweighs * weights + (select_every - 1 - reweighs) * steady) / select_every
-    measured = None
-    if root.calls:
-        seen = {
-            f"{block.block.name}.{part.part.module}": part.seen
-            for stack in root.stacks
-            for block in stack.blocks
-            for part in block.parts
-            if part.seen is not None
-        }
-        measured = Measured(root.calls, root.selections, root.weightings, seen)
-    return ModelReport(
-        model=type(root.model).__name__,
-        stacks=[_stack_report(stack) for stack in twin_root.stacks],
-        multiply_adds=MultiplyAdds(unmerged, steady, weights, select, average),
-        measured=measured,
+    select_every, weights_every = config.refresh_every
+    merged = select_every / config.merge_every  # steps that merge, of `select_every`
+    selects = min(1.0, merged)
+    reweighs = min(select_every // weights_every - 1, merged - selects)
+    total = selects * select + reweighs * weights + (merged - selects - reweighs) * steady
+    average = (total + (select_every - merged) * unmerged) / select_every
+    return MultiplyAdds(unmerged, steady, weights, select, average)
+
+
+def _over_moments(moments: list[tuple[float, MultiplyAdds]]) -> MultiplyAdds:
+    def mean(name: str) -> float:
+        return sum(share * float(getattr(work, name)) for share, work in moments)
+
+    if len(moments) == 1:
+        return moments[0][1]
+    steady, weights, select = (round(mean(name)) for name in ("steady", "weights", "select"))
+    return MultiplyAdds(moments[0][1].unmerged, steady, weights, select, mean("average"))
+
+
+def _measured(root: RootSite) -> Measured | None:
+    if not root.calls:
+        return None
+    seen = {
+        f"{block.block.name}.{part.part.module}": part.seen
+        for stack in root.stacks
+        for block in stack.blocks
+        for part in block.parts
+        if part.seen is not None
+    }
+    return Measured(root.calls, root.selections, root.weightings, seen)
+
+
+def _attention(root: RootSite) -> str:
+    weighed = any(
+        part.active and "self" in part.part.kinds and root.weighs(part.part)
+        for stack in root.stacks
+        for block in stack.blocks
+        for part in block.parts
+    )
+    if not weighed:
+        return ""
+    return (
+        "self-attention gets a mask of a row (proportional): on a GPU PyTorch then takes its memory-efficient kernel, "
+        "for flash attention takes no mask"
     )
 
 
@@ -143,7 +217,7 @@ def _weightless_twin(model: nn.Module) -> nn.Module:
     return twin
 
 
-def _native_size(model: nn.Module) -> tuple[int, int]:
+def native_size(model: nn.Module) -> tuple[int, int]:
     """Pixels of the image a model was made for; 1024 where its config does not say."""
     sample: Any = getattr(getattr(model, "config", None), "sample_size", None)
     if sample is None:
@@ -159,22 +233,34 @@ def _count(model: nn.Module, args: Any, kwargs: Any) -> int:
     return int(counter.get_total_flops()) // 2
 
 
-def _stack_report(stack: StackSite) -> StackReport:
-    merges = stack.layout is not None and bool(stack.blocks)
-    parts = dict.fromkeys(
-        kind for block in stack.blocks for part in block.parts if part.active for kind in part.part.kinds
-    )
-    kept = (stack.layout.kept, stack.layout.kept_keys) if merges and stack.layout else (stack.tokens, stack.tokens)
+def _stack_reports(stack: StackSite, during: str) -> list[StackReport]:
+    """One for all blocks that keep as many tokens; one for the whole stack where none merges."""
+    merging = [block for block in stack.blocks if block.layout is not None]
+    if not merging:
+        return [_stack_report(stack, [], during)]
+    alike = groupby(sorted(merging, key=_counts), key=_counts)
+    reports = [_stack_report(stack, list(blocks), during) for _, blocks in alike]
+    return sorted(reports, key=lambda report: [block.block.name for block in merging].index(report.blocks[0]))
+
+
+def _counts(block: BlockSite) -> tuple[int, int]:
+    return block.kept, block.kept_keys
+
+
+def _stack_report(stack: StackSite, blocks: list[BlockSite], during: str) -> StackReport:
+    parts = dict.fromkeys(kind for block in blocks for part in block.parts if part.active for kind in part.part.kinds)
+    kept, kept_keys = _counts(blocks[0]) if blocks else (stack.tokens, stack.tokens)
     return StackReport(
         name=stack.stack.name,
-        blocks=[block.block.name for block in stack.blocks] if merges else [],
-        skipped=len(stack.stack.blocks) - (len(stack.blocks) if merges else 0),
+        blocks=[block.block.name for block in blocks],
+        skipped=len(stack.stack.blocks) - len(blocks),
         parts=list(parts),
         grid=stack.grid or (),
         tokens=stack.tokens,
-        kept=kept[0],
-        kept_keys=kept[1],
+        kept=kept,
+        kept_keys=kept_keys,
         note=_note(stack),
+        during=during,
     )
 
 
@@ -195,6 +281,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     rows = [
         (
             stack.name,
+            stack.during,
             f"{len(stack.blocks)} of {len(stack.blocks) + stack.skipped}",
             " ".join(stack.parts) if stack.blocks else "-",
             " x ".join(map(str, stack.grid)),
@@ -204,23 +291,27 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         )
         for stack in model.stacks
     ]
-    headers = ["stack", "blocks", "parts", "grid", "tokens -> kept", "keys kept", "note"]
-    if not any(row[-1] for row in rows):
-        rows, headers = [row[:-1] for row in rows], headers[:-1]  # type: ignore[misc]
-    table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+    headers = ["stack", "progress", "blocks", "parts", "grid", "tokens -> kept", "keys kept", "note"]
+    # Columns that have nothing to say are left out.
+    used = [column for column in range(len(headers)) if any(row[column] for row in rows)]
+    cells = [[row[column] for column in used] for row in rows]
+    table = tabulate(cells, [headers[column] for column in used], tablefmt="simple", disable_numparse=True)
     select_every, weights_every = config.refresh_every
     work = model.multiply_adds
     lines = [
-        f"{type(config).__name__} on {model.model}: ratio {config.ratio}, merged per {config.scope}, "
-        f"one plan per {config.share}",
+        f"{type(config).__name__} on {model.model}: ratio {ratio_text(config.ratio)}, merged per "
+        f"{config.scope}, one plan per {config.share}",
         "",
         table,
         "",
-        f"schedule: new destinations every {_steps(select_every)}, new weights every {_steps(weights_every)}",
+        f"schedule: new destinations every {_steps(select_every)}, new weights every {_steps(weights_every)}"
+        + (f", merged only every {_steps(config.merge_every)}" if config.merge_every > 1 else ""),
         f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged on average "
         f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting): {work.saving:.1%} saved, "
         f"at best {work.unmerged / work.average:.2f}x",
     ]
+    if model.attention:
+        lines.append(f"attention: {model.attention}")
     if model.measured is not None:
         ran = model.measured
         lines.append(

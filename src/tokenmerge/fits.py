@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenmerge.config import MergeConfig
-from tokenmerge.models.base import Stack, chosen_parts
+from tokenmerge.models.base import Block, Part, Stack, chosen_parts, projected_keys
 
 
 @dataclass(frozen=True)
@@ -30,4 +30,23 @@ def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
             "keys cannot be merged apart from queries in an attention that takes both from one sequence",
             "Use ToMA without kv_ratio, or ToMeSD",
         )
+    if config.signal_of_attention:
+        blocks = [block for stack in stacks for block in stack.blocks]
+        if not all(any(_gives(config.signal, block, part) for part in block.parts) for block in blocks):
+            return Misfit(
+                f"not every block has a self-attention whose {_NAMES[config.signal]} could be read",
+                "Use signal='hidden' or 'previous'",
+            )
     return None
+
+
+_NAMES = {"normed": "input", "keys": "keys"}
+
+
+def _gives(signal: str, block: Block, part: Part) -> bool:
+    """Does the block's self-attention, as `part` has it, show what similarity is to be computed on?"""
+    if "self" not in part.kinds or signal == "normed":
+        return "self" in part.kinds
+    attention = block.module.get_submodule(part.attention or part.module)
+    # What the default reads off an attention, only one of diffusers' kind has.
+    return part.keys is not None and (part.keys is not projected_keys or hasattr(attention, "to_k"))

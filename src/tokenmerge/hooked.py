@@ -56,3 +56,10 @@ def with_argument(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str,
         position = names.index(name)
         return (*args[:position], value, *args[position + 1 :]), kwargs
     return args, {**kwargs, name: value}
+
+
+def drop_hooks(module: nn.Module, owner: object) -> None:
+    """Take out hooks that were never registered here: PyTorch's quantisation copies them onto a layer's replacement."""
+    for hooks in (module._forward_hooks, module._forward_pre_hooks):
+        for key in [key for key, hook in hooks.items() if getattr(hook, "__self__", None) is owner]:
+            del hooks[key]

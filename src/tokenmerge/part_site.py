@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
+from tokenmerge.caches import keeps_outputs
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.hooked import (
     Args,
     Kwargs,
     argument_names,
+    drop_hooks,
     given_argument,
     joined,
     tokens_of,
@@ -39,8 +41,11 @@ class PartSite:
         self.active = False  # set when the grid is known
         self.seen: int | None = None  # tokens the part ran on in its last call
         self._modules: list[nn.Module] = []
+        self._inside: list[nn.Module] = []  # every module between where tokens enter and where they leave
         self._attention_arguments: tuple[str, ...] = ()
         self._weighing: WeighKeys | None = None  # entered while the attention runs
+        # Where similarity is computed on what self-attention is given, the plan is made as that begins.
+        self._refreshes = block.stack.root.config.signal_of_attention and "self" in part.kinds
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
@@ -51,6 +56,8 @@ class PartSite:
         self.detach()
         self._modules = modules
         entrance, attention, exit_ = modules
+        held = [self.block.block.module] if self.part.attention else dict.fromkeys(modules)
+        self._inside = [inner for module in held for inner in module.modules()]
         if self.block.stack.root.config.scope == "site":
             if self.part.enters_at == "input":
                 self._handles.append(entrance.register_forward_pre_hook(self.enter, with_kwargs=True))
@@ -68,24 +75,42 @@ class PartSite:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for module in self._current_modules():
+            drop_hooks(module, self)
+        self._forget_interrupted()
 
     def _current_modules(self) -> list[nn.Module]:
         part = self.part
         names = part.module, part.attention or part.module, part.leaves or part.module
         return [self.block.block.module.get_submodule(name) for name in names]
 
+    @property
+    def name(self) -> str:
+        return f"{self.block.block.name}.{self.part.module}"
+
+    @property
+    def cached(self) -> bool:
+        """Does a cache keep what is computed here? It would give tokens that were merged by a plan long forgotten."""
+        inside = (module for module in self._inside if module is not self.block.block.module)
+        return keeps_outputs(inside)
+
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         if not self.active:
             return None
         tokens = tokens_of(args, kwargs)
+        self._refresh(tokens)
         operators = self.block.operators
         if self.part.own_keys and operators.keys is not operators.queries:
+            self._refuse_fused(module)
             keys = tokens if operators.keys is None else operators.keys.merge(tokens)
             kwargs = {**kwargs, "encoder_hidden_states": keys}
         return with_tokens(args, kwargs, self._merge(tokens))
 
     def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
-        return with_changed(output, self.part.outputs, self._merge) if self.active else None
+        if not self.active:
+            return None
+        self._refresh(output if isinstance(output, Tensor) else output[self.part.outputs[0]])
+        return with_changed(output, self.part.outputs, self._merge)
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
         queries = self.block.operators.queries if self.active else None
@@ -95,7 +120,33 @@ class PartSite:
             output, self.part.outputs, lambda tokens: self._on_grid(queries.unmerge, tokens, merged=True)
         )
 
+    @torch.no_grad()
+    def _refresh(self, tokens: Tensor) -> None:
+        if not self._refreshes or not self.block.refresh_due:
+            return
+        self._refuse_too_few(tokens)
+        signal = self.block.stack.pieces(tokens, self.block.stack.tokens, self.part.text == "last")[1]
+        if self.block.stack.root.config.signal == "keys":
+            assert self.part.keys is not None, "it was looked for when merging was applied"
+            signal = self.part.keys(self._modules[1], signal).to(signal.dtype)
+        self.block.refresh(signal)
+
     def _merge(self, tokens: Tensor) -> Tensor:
+        self._refuse_too_few(tokens)
+        queries = self.block.operators.queries
+        merged = tokens if queries is None else self._on_grid(queries.merge, tokens, merged=False)
+        if not torch.compiler.is_compiling():
+            self.seen = merged.shape[1]
+        return merged
+
+    def _refuse_fused(self, module: nn.Module) -> None:
+        if getattr(module, "fused_projections", False) and not hasattr(module, "to_kv"):
+            raise MergeRuntimeError(
+                f"{self.name} makes queries, keys and values by one fused projection, so keys cannot be merged apart "
+                f"from queries: call unfuse_qkv_projections(), or merge both alike (ToMA without kv_ratio)."
+            )
+
+    def _refuse_too_few(self, tokens: Tensor) -> None:
         stack = self.block.stack
         if tokens.shape[1] < stack.tokens:
             raise MergeRuntimeError(
@@ -103,33 +154,38 @@ class PartSite:
                 f"of its grid. If feed-forward chunking is on, turn it off with disable_forward_chunking(), or leave "
                 f"'mlp' out of parts."
             )
-        queries = self.block.operators.queries
-        merged = tokens if queries is None else self._on_grid(queries.merge, tokens, merged=False)
-        if not torch.compiler.is_compiling():
-            self.seen = merged.shape[1]
-        return merged
 
     def _on_grid(self, change: Callable[[Tensor], Tensor], tokens: Tensor, merged: bool) -> Tensor:
         stack = self.block.stack
-        before, grid, behind = stack.pieces(tokens, stack.kept if merged else stack.tokens, self.part.text == "last")
+        before, grid, behind = stack.pieces(
+            tokens, self.block.kept if merged else stack.tokens, self.part.text == "last"
+        )
         return joined(before, change(grid), behind)
 
     def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         """Tell the attention what its merged tokens stand for, and where they are."""
         if not self.active:
             return None
+        self._forget_interrupted()
         names = self._attention_arguments
         rotary = self.block.block.rotary
         if rotary is not None and self.block.stack.root.config.scope == "site":
             name = rotary.attention_argument or rotary.argument
             placed = self.block.placed(given_argument(names, args, kwargs, name))
             args, kwargs = with_argument(names, args, kwargs, name, placed)
-        mask = self._mask(given_argument(names, args, kwargs, "attention_mask"), args, kwargs)
+        given = given_argument(names, args, kwargs, "attention_mask")
+        mask = self._mask(given, args, kwargs)
         if mask is not None and self.part.mask == "inside":
-            self._weighing = WeighKeys(mask)
+            self._weighing = WeighKeys(mask, module)
             self._weighing.enter()
-            return args, kwargs
+            # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
+            return (args, kwargs) if given is None else with_argument(names, args, kwargs, "attention_mask", None)
         return (args, kwargs) if mask is None else with_argument(names, args, kwargs, "attention_mask", mask)
+
+    def _forget_interrupted(self) -> None:
+        if self._weighing is not None:
+            self._weighing.leave_late()
+            self._weighing = None
 
     def attended(self, module: nn.Module, args: Args, output: Any) -> None:
         """Called even if the attention fails, so that the weights never reach another."""
@@ -155,7 +211,7 @@ class PartSite:
                 f"leave 'self' out of parts."
             )
         tokens = tokens_of(args, kwargs)
-        kept = self.block.stack.kept_keys
+        kept = self.block.kept_keys
         weights = tokens.new_zeros(tokens.shape[0], kept) if mass is None else mass.log().to(tokens.dtype)
         before, behind = self._other_keys(tokens, kept, args, kwargs)
         weights = functional.pad(weights, (before, behind))

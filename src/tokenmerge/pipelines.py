@@ -1,12 +1,12 @@
 """Loads a pipeline by name: the tiny random one, an embedded model, a local folder, or an id on a model hub.
 
-Weights come from safetensors files only and code never comes from a model: nothing that is loaded can run anything.
+Weights come from safetensors files only, unless pickles are allowed, and code never comes from a model: nothing that is
+loaded can run anything.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ import torch
 from torch import nn
 
 from tokenmerge.architectures import ARCHITECTURES, build, build_from_config
-from tokenmerge.errors import ConfigError, ModelLoadError, UnsupportedModelError
+from tokenmerge.errors import ConfigError, ModelLoadError, TokenMergeError, UnsupportedModelError
+from tokenmerge.model_folder import INDEX, check_config, check_folder, read_json
 
 TINY_RANDOM = "tiny-random"
 PREFERRED = "emoji-sd"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-# Weights as pickles, which can run code when they are opened.
-PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,20 @@ def default_model() -> str:
     return PREFERRED if PREFERRED in list_models() else TINY_RANDOM
 
 
-def load_pipeline(name: str | None = None, device: str | None = None, dtype: str | None = None) -> LoadedPipeline:
+def load_pipeline(
+    name: str | None = None, device: str | None = None, dtype: str | None = None, allow_pickle: bool = False
+) -> LoadedPipeline:
     """Load a text-to-image pipeline and move it to a device.
 
     name: "tiny-random", an embedded model, a local folder, or a hub id such as "org/model". None takes the default.
     device: "cpu", "cuda", "cuda:1", "mps"; None takes the best there is.
     dtype: "float32", "float16" or "bfloat16"; None takes float32 on a CPU and half precision elsewhere.
+    allow_pickle: also take weights that are pickles, which can run code as they are opened, where there are no others.
     """
     name = default_model() if name is None else name
     where = pick_device(device)
     precision = pick_dtype(dtype, where)
-    pipe = _load(name, precision)
+    pipe = _load(name, precision, allow_pickle)
     loaded = LoadedPipeline(pipe.to(where, precision), name, where, precision, random=name == TINY_RANDOM)
     if not loaded.takes("prompt"):
         raise UnsupportedModelError(
@@ -103,7 +105,12 @@ def load_denoiser_on_meta(name: str | None = None) -> nn.Module:
     if name in zoo.list_models():
         name = str(zoo.folder_of(name))
     class_name, config = _denoiser_config(name)
-    return build_from_config(class_name, config)
+    try:
+        return build_from_config(class_name, config)
+    except TokenMergeError:
+        raise
+    except Exception as error:  # diffusers checks little of a configuration, and a broken one raises anything
+        raise _load_error(name, error) from error
 
 
 def pick_device(name: str | None) -> torch.device:
@@ -139,7 +146,7 @@ def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if wide else torch.float16
 
 
-def _load(name: str, dtype: torch.dtype) -> Any:
+def _load(name: str, dtype: torch.dtype, allow_pickle: bool) -> Any:
     if name == TINY_RANDOM:
         from tokenmerge.tiny_random import build_tiny_random
 
@@ -153,15 +160,15 @@ def _load(name: str, dtype: torch.dtype) -> Any:
 
     if name in zoo.folders.NAMES:
         return zoo.load(name)
-    folder = _local_folder(name)
-    return _from_pretrained(name, dtype, None if folder is None else _checked_variant(folder))
+    folder = _local_folder(name) or _fetched(name, allow_pickle)
+    return _from_pretrained(name, folder, dtype, check_folder(folder, allow_pickle), allow_pickle)
 
 
 def _local_folder(name: str) -> Path | None:
     """The folder a name stands for, None for a hub id, an error where it can be neither."""
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "model_index.json").is_file():
+        if not (path / INDEX).is_file():
             raise ModelLoadError(
                 f"{name} has no model_index.json, so it is not a diffusers pipeline: give the folder that "
                 f"save_pretrained wrote, the one with model_index.json in it."
@@ -179,74 +186,58 @@ def _local_folder(name: str) -> Path | None:
     return None
 
 
-def _checked_variant(folder: Path) -> str | None:
-    """Look at every weights file of a local pipeline before anything is loaded; the variant they are saved as."""
-    files = sorted(folder.glob("*/*.safetensors"))
-    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
-        pickles = [file for file in part.iterdir() if file.suffix in PICKLES and "model" in file.name]
-        if pickles and not any(file.parent == part for file in files):
-            raise ModelLoadError(
-                f"{pickles[0]} is a pickle, which can run code when it is opened, and there is no safetensors file "
-                f"beside it: save the model again with safe_serialization=True."
-            )
-    for file in files:
-        _check_safetensors(file)
-    plain = [file for file in files if ".fp16." not in file.name]
-    return "fp16" if files and not plain else None
-
-
-def _check_safetensors(file: Path) -> None:
-    """Raise where a file is cut short or is no safetensors file: the header says how long it must be."""
-    from safetensors import SafetensorError, safe_open
+def _fetched(name: str, allow_pickle: bool) -> Path:
+    """The folder that holds a model of the hub, fetched if need be, so that it is looked at as any other is."""
+    from diffusers import DiffusionPipeline
 
     try:
-        with safe_open(file, framework="pt"):
-            return
-    except (SafetensorError, OSError) as error:
-        with file.open("rb") as stream:
-            pointer = stream.read(40).startswith(b"version https://git-lfs")
-        cure = "it is a Git LFS pointer, fetch the file with `git lfs pull`" if pointer else "fetch it again"
-        raise ModelLoadError(f"{file} is damaged and cannot be read ({error}): {cure}.") from error
+        return Path(DiffusionPipeline.download(name, use_safetensors=None if allow_pickle else True))
+    except Exception as error:  # diffusers and the hub raise all kinds
+        raise _load_error(name, error) from error
 
 
-def _from_pretrained(name: str, dtype: torch.dtype, variant: str | None) -> Any:
+def _from_pretrained(name: str, folder: Path, dtype: torch.dtype, variant: str | None, allow_pickle: bool) -> Any:
     from diffusers import DiffusionPipeline
 
     try:
         return DiffusionPipeline.from_pretrained(
-            str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name,
+            str(folder),
             torch_dtype=dtype,
-            use_safetensors=True,
+            use_safetensors=None if allow_pickle else True,
             variant=variant,
+            local_files_only=True,
         )
-    except Exception as error:  # diffusers, transformers and the hub raise all kinds
+    except Exception as error:  # diffusers and transformers raise all kinds
         raise _load_error(name, error) from error
 
 
 def _denoiser_config(name: str) -> tuple[str, dict[str, Any]]:
     """Class name and configuration of the UNet or transformer of a local folder or hub id."""
     folder = _local_folder(name)
-    try:
-        if folder is None:
-            from huggingface_hub import hf_hub_download
+    index = read_json(_file_of(name, folder, INDEX))
+    part = next((part for part in ("unet", "transformer") if part in index), None)
+    if part is None:
+        raise UnsupportedModelError(
+            f"{name} is a {index.get('_class_name')} without a unet or transformer: name a text-to-image model."
+        )
+    file = _file_of(name, folder, f"{part}/config.json")
+    config = read_json(file)
+    check_config(file, config)
+    origin = index[part]
+    if not isinstance(origin, list) or len(origin) != 2:
+        raise ModelLoadError(f"{name} does not say what class its {part} is of: fetch it again.")
+    return str(origin[1]), config
 
-            index = json.loads(Path(hf_hub_download(name, "model_index.json")).read_text())
-        else:
-            index = json.loads((folder / "model_index.json").read_text())
-        part = next((part for part in ("unet", "transformer") if part in index), None)
-        if part is None:
-            raise UnsupportedModelError(
-                f"{name} is a {index.get('_class_name')} without a unet or transformer: name a text-to-image model."
-            )
-        if folder is None:
-            config = json.loads(Path(hf_hub_download(name, f"{part}/config.json")).read_text())
-        else:
-            config = json.loads((folder / part / "config.json").read_text())
-    except UnsupportedModelError:
-        raise
-    except Exception as error:  # a missing or broken file, or anything the hub raises
+
+def _file_of(name: str, folder: Path | None, file: str) -> Path:
+    if folder is not None:
+        return folder / file
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, file))
+    except Exception as error:  # the hub raises all kinds
         raise _load_error(name, error) from error
-    return str(index[part][1]), config
 
 
 def _load_error(name: str, error: Exception) -> ModelLoadError:

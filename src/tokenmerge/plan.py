@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from tokenmerge.config import Operators
 
-# Guidance makes two or three calls at one timestep; more than this many are not one sampler's step.
-MOST_CALLS_PER_STEP = 4
+# Guidance takes two or three texts; more than this many are not one picture's.
+MOST_BRANCHES = 4
 
 
 @dataclass
@@ -25,9 +27,38 @@ class BranchPlan:
 
 
 @dataclass
-class GroupPlan:
-    """The plans of blocks that share one: a plan for each call made within a step."""
+class BranchMemory:
+    """What a block gave at the step before, in one guidance branch."""
 
+    output: Tensor | None = None
+
+
+@dataclass
+class BlockMemory:
+    """What a block gave at the step before: a memory for each guidance branch."""
+
+    branches: list[BranchMemory] = field(default_factory=list)
+    current: BranchMemory = field(default_factory=BranchMemory)
+    in_region_order: bool = False
+
+    def begin(self, branch: int) -> None:
+        while len(self.branches) <= branch:
+            self.branches.append(BranchMemory())
+        self.current = self.branches[branch]
+
+    def put_in_order(self, in_region_order: bool) -> None:
+        """Tokens come in another order from now on: what is remembered in the old one is of no use."""
+        if in_region_order != self.in_region_order:
+            self.in_region_order = in_region_order
+            for branch in self.branches:
+                branch.output = None
+
+
+@dataclass
+class GroupPlan:
+    """The plans of blocks that share one: a plan for each guidance branch."""
+
+    leader: str = ""  # the first block of the group, which makes its plans
     branches: list[BranchPlan] = field(default_factory=list)
     current: BranchPlan = field(default_factory=BranchPlan)
 
@@ -37,6 +68,8 @@ class GroupPlan:
         self.current = self.branches[branch]
         self.current.select_due |= select
         self.current.weights_due |= weights or select
+        if select:
+            self.current.operators = None  # soon replaced, or no longer in use: a change of ratio leaves groups behind
 
 
 class MergePlan:
@@ -45,43 +78,71 @@ class MergePlan:
     A call without a timestep counts as the next step.
     """
 
-    def __init__(self, select_every: int, weights_every: int) -> None:
+    def __init__(self, select_every: int, weights_every: int, looks_back: bool = False) -> None:
         self.select_every = select_every
         self.weights_every = weights_every
+        self.looks_back = looks_back  # the second step knows what the first could not
         self.generation = 0  # how many were begun
         self.step = 0
-        self._branch = 0
+        self.branch = 0
         self._timestep: float | None = None
+        self._first_timestep: float | None = None
         self._signature: Hashable = None
+        self._conditions: list[Hashable] = []  # one for each guidance branch
         self._groups: dict[Hashable, GroupPlan] = {}
+        self._memories: dict[str, BlockMemory] = {}
 
-    def begin_call(self, timestep: float | None, signature: Hashable) -> None:
-        """Learn of a call to the model. `signature` is its batch, size, dtype and device: a change starts afresh."""
-        started = self.generation > 0 and self._signature == signature
-        if started and timestep is not None and timestep == self._timestep:
-            self._branch += 1
-            started = self._branch < MOST_CALLS_PER_STEP
-        elif started and (timestep is None or self._timestep is None or timestep < self._timestep):
-            self.step += 1
-            self._branch = 0
-        else:
-            started = False
-        if not started:
+    def begin_call(self, timestep: float | None, signature: Hashable, condition: Hashable = None) -> None:
+        """Learn of a call to the model.
+
+        signature: its batch, size, dtype and device: a change starts afresh.
+        condition: the text it is given. Each text of the first step is a guidance branch with plans of its own; one
+            that comes later is another picture's, even where the timesteps go on as if it were the same.
+        """
+        same_step = timestep is not None and timestep == self._timestep
+        next_step = timestep is None or self._timestep is None or timestep < self._timestep
+        known = condition in self._conditions
+        may_be_new = same_step and self.step == 0 and len(self._conditions) < MOST_BRANCHES
+        started = self._signature == signature and (same_step or next_step) and (known or may_be_new)
+        if not started or self.generation == 0:
             self.forget()
             self.generation += 1
+            self._first_timestep = timestep
+        elif not same_step:
+            self.step += 1
+        if condition not in self._conditions:
+            self._conditions.append(condition)
+        self.branch = self._conditions.index(condition)
         self._timestep, self._signature = timestep, signature
         for group in self._groups.values():
-            group.begin(self._branch, *self._due())
+            group.begin(self.branch, *self._due())
+        for memory in self._memories.values():
+            memory.begin(self.branch)
+
+    @property
+    def progress(self) -> float | None:
+        """How much of the noise is gone, from 0 at the first step towards 1; None without timesteps."""
+        if self._timestep is None or self._first_timestep is None:
+            return None
+        return 1 - self._timestep / self._first_timestep if self._first_timestep else 0.0
 
     def _due(self) -> tuple[bool, bool]:
-        return self.step % self.select_every == 0, self.step % self.weights_every == 0
+        select = self.step % self.select_every == 0 or (self.looks_back and self.step == 1)
+        return select, self.step % self.weights_every == 0
 
     def group(self, key: Hashable) -> GroupPlan:
         """The plan shared by all blocks that give the same key."""
         if key not in self._groups:
             self._groups[key] = GroupPlan()
-            self._groups[key].begin(self._branch, *self._due())
+            self._groups[key].begin(self.branch, *self._due())
         return self._groups[key]
+
+    def memory(self, block: str) -> BlockMemory:
+        """What a block gave before, kept from step to step of a generation."""
+        if block not in self._memories:
+            self._memories[block] = BlockMemory()
+            self._memories[block].begin(self.branch)
+        return self._memories[block]
 
     def make_due(self, select: bool, weights: bool) -> None:
         """Have the next call make new destinations or weights whatever the schedule says."""
@@ -93,10 +154,14 @@ class MergePlan:
     def forget(self) -> None:
         """Drop every operator; the next call starts a generation."""
         self.step = 0
-        self._branch = 0
+        self.branch = 0
         self._timestep = None
         self._signature = None
+        self._conditions.clear()
         for group in self._groups.values():
             # In place: sites hold on to their group.
             group.branches.clear()
             group.begin(0, True, True)
+        for memory in self._memories.values():
+            memory.branches.clear()
+            memory.begin(0)

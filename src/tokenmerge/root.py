@@ -3,34 +3,52 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from tokenmerge.caches import CACHE, keeps_outputs
 from tokenmerge.config import MergeConfig
-from tokenmerge.errors import ConfigError, NothingMergedError
+from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError
 from tokenmerge.fits import misfit
-from tokenmerge.hooked import Args, Kwargs, outside_compile
+from tokenmerge.guidance import GuidanceWatch
+from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile
 from tokenmerge.models.base import Family, Part
 from tokenmerge.plan import MergePlan
+from tokenmerge.same_tensor import names_of
 from tokenmerge.sites import BlockSite, StackSite
+
+# Where a ratio that changes is looked at, to tell what becomes of a generation: the beginnings of its tenths.
+PROGRESS = tuple(tenth / 10 for tenth in range(10))
 
 
 class RootSite:
     """Everything attached to one model."""
 
-    def __init__(self, model: nn.Module, family: Family, config: MergeConfig) -> None:
+    def __init__(self, model: nn.Module, family: Family, config: MergeConfig, keep: Tensor | None = None) -> None:
         self.model = model
         self.family = family
         self.config = config
-        self.plan = MergePlan(*config.refresh_every)
+        self.keep = keep  # (H, W), 1 where tokens stay as they are
+        self.guidance = GuidanceWatch() if config.watches_guidance else None
+        self.plan = MergePlan(*config.refresh_every, config.looks_back)
         self.positional: tuple[str, ...] = ()
         self.fixed_order = ""
         self.interleaved = False
+        self.attached = False  # compiled code goes on calling hooks that were removed, so they ask
+        self.batch = 0
+        self.cached: tuple[str, ...] = ()  # parts left alone, because a cache keeps what they give
+        self.caches_of = self  # where caches are looked for: explain's weightless twin has none of its own
         self.last_call: tuple[Args, Kwargs] | None = None
         self.calls = self.selections = self.weightings = 0
+        self.progress = 0.0  # through the generation, at this call
+        self.fixed_progress: float | None = None  # set to explain what happens there, where no timestep says it
+        self.resting = False  # this step runs whole, because of merge_every
+        self.ratios: tuple[tuple[float, ...] | None, ...] = ()  # of every block at this step, where they change
+        self._configs: dict[BlockSite, MergeConfig | None] = {}  # the same as configs
         self.stacks = self._build_stacks()
         self._handles: list[RemovableHandle] = []
 
@@ -39,6 +57,11 @@ class RootSite:
         reason = misfit(self.config, stacks)
         if reason is not None:
             raise ConfigError(f"{type(self.config).__name__} does not fit {self.family.name}: {reason}")
+        if self.keep is not None and not self.config.takes_mask:
+            raise ConfigError(
+                f"{type(self.config).__name__} cannot keep a part of the image as it is: use ToMA with keep, or leave "
+                f"keep out."
+            )
         names = [block.name for stack in stacks for block in stack.blocks]
         skipped = _skipped(self.config.skip_blocks, self.family.default_skip(len(names)), names)
         sites = []
@@ -50,8 +73,7 @@ class RootSite:
                     previous = None
                     continue
                 current = BlockSite(block, site, names.index(block.name), len(names))
-                if previous is not None:
-                    previous.last_of_run = current.first_of_run = False
+                current.before = previous
                 site.blocks.append(current)
                 previous = current
             sites.append(site)
@@ -61,15 +83,29 @@ class RootSite:
                 f"parts={self.config.parts!r} leave none of its {len(names)} blocks. Skip fewer blocks, or name parts "
                 f"that the model has."
             )
+        self._refuse_ratios_of_nothing(sites)
         return sites
 
+    def _refuse_ratios_of_nothing(self, sites: list[StackSite]) -> None:
+        """Try a ratio that changes everywhere, before the first step: what it gives may be wrong, or nothing."""
+        if not self.config.varies:
+            return
+        depths = {block.depth for site in sites for block in site.blocks}
+        if all(self.config.at(progress, depth) is None for progress in PROGRESS for depth in depths):
+            raise NothingMergedError(
+                f"nothing would be merged in {type(self.model).__name__}: ratio is 0 at every step and block that is "
+                f"not skipped. Raise it somewhere."
+            )
+
     def attach(self) -> None:
+        self.attached = True
         self._handles = [self.model.register_forward_pre_hook(self.enter, with_kwargs=True)]
         for stack in self.stacks:
             stack.attach()
         self._handles.append(self.model.register_forward_hook(self.leave))
 
     def detach(self) -> None:
+        self.attached = False
         for handle in self._handles:
             handle.remove()
         for stack in self.stacks:
@@ -78,28 +114,90 @@ class RootSite:
 
     @outside_compile
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
+        if not self.attached:
+            return
+        _refuse_nothing(args, kwargs)
         for stack in self.stacks:
             for block in stack.blocks:
                 for part in block.parts:
                     part.attach()  # does nothing unless a layer has been replaced since the last call
         call = self.family.read_call(args, kwargs)
         self.positional = call.positional
+        self.cached = self.caches_of.cached_parts()
         self.fixed_order = call.fixed_order
+        if not self.fixed_order and (self.cached or self.caches_of.caches_blocks()):
+            self.fixed_order = CACHE
         self.interleaved = call.interleaved
+        self.batch = call_batch(self.model, args, kwargs)
         self.calls += 1
-        self.plan.begin_call(call.timestep, call.signature)
+        self.plan.begin_call(call.timestep, call.signature, self._condition(args, kwargs))
+        self.resting = self.plan.step % self.config.merge_every != 0
+        self._read_ratios()
+        if self.guidance is not None and self.fixed_progress is None:
+            inputs = given_argument(argument_names(self.model), args, kwargs, argument_names(self.model)[0])
+            self.guidance.begin_call(self.plan.step, self.plan.branch, inputs)
         positions = {name: kwargs[name] for name in self.family.positions if name in kwargs}
         self.last_call = _shapes_of(args), {**_shapes_of(kwargs), **positions}
 
+    def cached_parts(self) -> tuple[str, ...]:
+        """Names of the parts in which a cache keeps what was computed."""
+        parts = (part for stack in self.stacks for block in stack.blocks for part in block.parts)
+        return tuple(part.name for part in parts if part.cached)
+
+    def caches_blocks(self) -> bool:
+        """Does a cache keep what whole blocks give? One that is skipped counts: caches add up what several give."""
+        return keeps_outputs(block.module for stack in self.stacks for block in stack.stack.blocks)
+
+    def _condition(self, args: Args, kwargs: Kwargs) -> Hashable:
+        """What a pipeline makes once a picture: the text's embedding, and the places of tokens where they are given."""
+        names = argument_names(self.model)
+        constant = ("encoder_hidden_states", *self.family.positions)
+        return names_of(tuple(given_argument(names, args, kwargs, name) for name in constant))
+
+    def _read_ratios(self) -> None:
+        if not self.config.varies:
+            return
+        progress = self.plan.progress if self.fixed_progress is None else self.fixed_progress
+        if progress is None:
+            raise MergeRuntimeError(
+                f"{type(self.model).__name__} was called without a timestep, so a ratio that changes cannot follow the "
+                f"steps: pass timesteps, or give one number as ratio."
+            )
+        self.progress = progress
+        blocks = [block for stack in self.stacks for block in stack.blocks]
+        self._configs = {block: self.config.at(progress, block.depth) for block in blocks}
+        self.ratios = tuple(
+            None if config is None else tuple(getattr(config, field) for field in config.ratios)
+            for config in self._configs.values()
+        )
+
+    def config_of(self, block: BlockSite) -> MergeConfig | None:
+        """The config with the ratio that a block has at this step; None where that is 0."""
+        return self._configs[block] if self.config.varies else self.config
+
     @outside_compile
     def leave(self, module: nn.Module, args: Args, output: Any) -> None:
+        if not self.attached:
+            return
         for stack in self.stacks:
             stack.entered = None
-        if not any(part.active for stack in self.stacks for block in stack.blocks for part in block.parts):
+        if self.guidance is not None and self.fixed_progress is None:
+            self.guidance.end_call(output)
+        merges = any(part.active for stack in self.stacks for block in stack.blocks for part in block.parts)
+        if not merges and not self.resting and not self._merges_later():
             raise NothingMergedError(
                 f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "
                 f"other parts, or take merging out with handle.remove()."
             )
+
+    def _merges_later(self) -> bool:
+        """Would a ratio that changes merge anything on these grids at another step?"""
+        return self.config.varies and any(
+            stack.merges_with(self.config.at(progress, block.depth))
+            for progress in PROGRESS
+            for stack in self.stacks
+            for block in stack.blocks
+        )
 
     def _why_nothing(self) -> str:
         reasons = [
@@ -118,6 +216,13 @@ class RootSite:
         self.weightings += 1
 
 
+def call_batch(model: nn.Module, args: Args, kwargs: Kwargs) -> int:
+    """How many samples a model was called with; they come first among its arguments."""
+    names = argument_names(model)
+    samples: Tensor = given_argument(names, args, kwargs, names[0])
+    return samples.shape[0]
+
+
 def root_site_of(model: nn.Module) -> RootSite | None:
     """The root site attached to a model, if there is one: found by its hook, so a deepcopy knows its own."""
     for hook in model._forward_pre_hooks.values():
@@ -125,6 +230,16 @@ def root_site_of(model: nn.Module) -> RootSite | None:
         if isinstance(owner, RootSite):
             return owner
     return None
+
+
+def _refuse_nothing(args: Args, kwargs: Kwargs) -> None:
+    """No model makes anything of no samples or no tokens, and says so in its own ways, none of them clear."""
+    given: Any = args[0] if args else kwargs.get("hidden_states", kwargs.get("sample"))
+    if isinstance(given, Tensor) and given.numel() == 0:
+        raise MergeRuntimeError(
+            f"the model was called with an input of shape {tuple(given.shape)}, which is empty: give at least one "
+            f"sample, and one token."
+        )
 
 
 def _shapes_of(value: Any) -> Any:
@@ -138,14 +253,17 @@ def _shapes_of(value: Any) -> Any:
     return value
 
 
-def _skipped(choice: int | tuple[str, ...] | None, default: int, names: list[str]) -> set[str]:
-    first = default if choice is None else choice
-    if isinstance(first, int):
-        return set(names[:first])
-    for pattern in first:
+def _skipped(choice: int | tuple[int, int] | tuple[str, ...] | None, default: int, names: list[str]) -> set[str]:
+    if choice is None or isinstance(choice, int):
+        choice = (default if choice is None else choice), 0
+    patterns = [item for item in choice if isinstance(item, str)]
+    if not patterns:
+        first, last = (int(item) for item in choice)
+        return {*names[:first], *names[max(0, len(names) - last) :]}
+    for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise ConfigError(
                 f"skip_blocks has {pattern!r}, which matches no block: names look like {names[0]!r}, and * stands for "
                 f"anything."
             )
-    return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in first)}
+    return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tokenmerge.config import CannotMerge, Layout, Operators, Place
+from tokenmerge.caches import CACHE
+from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.hooked import (
     Args,
@@ -30,10 +31,11 @@ from tokenmerge.hooked import (
     with_changed,
     with_tokens,
 )
+from tokenmerge.keep import mask_on_grid, weights_of
 from tokenmerge.models.base import Block, Part, Stack, chosen_parts
 from tokenmerge.ops.regions import Regions
 from tokenmerge.part_site import PartSite
-from tokenmerge.plan import GroupPlan
+from tokenmerge.plan import BlockMemory, GroupPlan
 
 if TYPE_CHECKING:
     from tokenmerge.root import RootSite
@@ -48,10 +50,14 @@ class BlockSite:
         self.index = index
         self.count = count
         self.parts = [PartSite(part, self) for part in chosen_parts(block.parts, stack.root.config.parts)]
+        self.before: BlockSite | None = None  # the block right before it, where that is not skipped
         self.first_of_run = self.last_of_run = True  # among neighbours that are all merged
         self.active = False
+        self.layout: Layout | None = None
         self.place = Place(block.name, index, count)
         self.group = GroupPlan()
+        self.run_first = self  # the block at which its run begins
+        self.memory: BlockMemory | None = None  # where what it gives is needed at the next step
         self._arguments: tuple[str, ...] = ()
         self._handles: list[RemovableHandle] = []
 
@@ -71,6 +77,26 @@ class BlockSite:
             part.detach()
 
     @property
+    def config(self) -> MergeConfig | None:
+        """What is done in this block at this step; None where the ratio is 0."""
+        return self.stack.root.config_of(self)
+
+    @property
+    def depth(self) -> float:
+        """0 for the model's first block, 1 for its last."""
+        return self.index / max(1, self.count - 1)
+
+    @property
+    def kept(self) -> int:
+        assert self.layout is not None
+        return self.layout.kept
+
+    @property
+    def kept_keys(self) -> int:
+        assert self.layout is not None
+        return self.layout.kept_keys
+
+    @property
     def operators(self) -> Operators:
         operators = self.group.current.operators
         assert operators is not None, "a block refreshes its plan before its parts run"
@@ -83,15 +109,26 @@ class BlockSite:
         scope = stack.root.config.scope
         begins = self.first_of_run or stack.apart
         tokens = tokens_of(args, kwargs)
+        self._refuse_too_few(tokens)
         if stack.reorders and begins:
             before, grid, behind = stack.pieces(tokens, stack.tokens)
             tokens = joined(before, stack.regions.gather(grid), behind)
         if scope != "stack" or begins:
-            self._refresh(tokens)
+            if not stack.root.config.signal_of_attention and self.refresh_due:
+                self.refresh(self._signal(tokens))
             if scope != "site":
                 tokens = self._merge(tokens)
         args, kwargs = self._place_rotary(args, kwargs)
         return with_tokens(args, kwargs, tokens)
+
+    def _refuse_too_few(self, tokens: Tensor) -> None:
+        samples = self.stack.root.batch
+        if tokens.shape[0] != samples:
+            raise MergeRuntimeError(
+                f"{self.block.name} was given {tokens.shape[0]} of the {samples} samples of its call, and its plan is "
+                f"for all of them. FasterCache does so where guidance doubles the batch: switch it off with "
+                f"disable_cache(), or take merging out with handle.remove()."
+            )
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
         if not self.active:
@@ -100,30 +137,48 @@ class BlockSite:
         ends = self.last_of_run or stack.apart
         scope = stack.root.config.scope
         unmerges = scope == "block" or (scope == "stack" and ends)
-        if not unmerges and not (ends and stack.reorders):
+        memory = self.memory
+        if scope == "stack":
+            memory = self.run_first.memory if ends else None
+        if not unmerges and not (ends and stack.reorders) and memory is None:
             return None
 
         def restored(tokens: Tensor) -> Tensor:
-            before, grid, behind = stack.pieces(tokens, stack.kept if unmerges else stack.tokens)
+            before, grid, behind = stack.pieces(tokens, self.kept if unmerges else stack.tokens)
             if unmerges:
                 grid = self._unmerge(grid)
+            if memory is not None:
+                memory.current.output = grid.detach()
             if ends and stack.reorders:
                 grid = stack.regions.scatter(grid)
             return joined(before, grid, behind)
 
         return with_changed(output, (self.block.output,), restored)
 
-    def _refresh(self, tokens: Tensor) -> None:
+    @property
+    def refresh_due(self) -> bool:
+        return self.group.current.select_due or self.group.current.weights_due
+
+    def _signal(self, tokens: Tensor) -> Tensor:
+        """The tokens of the grid that similarity is computed on."""
+        if self.memory is not None and self.memory.current.output is not None:
+            return self.memory.current.output
+        return self.stack.pieces(tokens, self.stack.tokens)[1]
+
+    def refresh(self, signal: Tensor) -> None:
+        """Make what is due: new destinations, or new weights for those there are."""
         due = self.group.current
-        if not (due.select_due or due.weights_due):
-            return
-        stack = self.stack
+        root = self.stack.root
         previous = None if due.select_due else due.operators
-        assert stack.layout is not None
-        grid_tokens = stack.pieces(tokens, stack.tokens)[1]
-        due.operators = stack.root.config.plan(grid_tokens, stack.layout, self.place, previous)
+        assert self.layout is not None
+        place = self.place
+        if self.stack.importance is not None:
+            place = Place(
+                place.name, place.index, place.count, place.in_region_order, place.one_for_batch, self.stack.importance
+            )
+        due.operators = root.config.plan(signal, self.layout, place, previous)
         if not torch.compiler.is_compiling():
-            stack.root.count_refresh(selected=previous is None)
+            root.count_refresh(selected=previous is None)
         due.select_due = due.weights_due = False
 
     def _merge(self, tokens: Tensor) -> Tensor:
@@ -194,9 +249,10 @@ class StackSite:
         self.grid: tuple[int, ...] | None = None
         self.reason = "not called yet"  # why nothing is merged here, where nothing is
         self.entered: tuple[Tensor, Tensor] | None = None  # a run's tokens before and after merging
-        self.layout: Layout | None = None
-        self.tokens = self.kept = self.kept_keys = self.trailing = 0
+        self.tokens = self.trailing = 0
         self.reorders = False
+        self.mask_weights: Tensor | None = None  # (1, N) where the user's mask is neither black nor white
+        self.importance: Tensor | None = None  # (B, N) or (1, N) at this call
         self.apart = False  # each block gives back all its tokens, because it cannot count on its neighbours
         self._settled_for: Hashable = None
         self._handles: list[RemovableHandle] = []
@@ -211,18 +267,37 @@ class StackSite:
             handle.remove()
         for block in self.blocks:
             block.detach()
+            block.active = False
+            for part in block.parts:
+                part.active = False
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
+        if not self.root.attached:
+            return
         grid = self.stack.grid(args, kwargs)
         self.trailing = self.stack.trailing(args, kwargs)
         device = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)).device
         # A checkpointed block runs again in the backward pass, by itself.
         checkpointed = torch.is_grad_enabled() and getattr(self.stack.owner, "gradient_checkpointing", False)
         self.apart = self.root.interleaved or checkpointed
-        settled_for = grid, device, self.root.positional, self.root.fixed_order, self.apart
+        root = self.root
+        settled_for = (
+            grid,
+            device,
+            root.positional,
+            root.fixed_order,
+            root.cached,
+            self.apart,
+            root.resting,
+            root.ratios,
+        )
         if settled_for != self._settled_for:
             self._settle(grid, device)
             self._settled_for = settled_for
+        self.importance = self.mask_weights
+        if root.guidance is not None:
+            by_guidance = root.guidance.weights(grid)
+            self.importance = by_guidance if self.importance is None else _product(by_guidance, self.importance)
 
     @outside_compile
     def _settle(self, grid: tuple[int, ...], device: torch.device) -> None:
@@ -233,57 +308,114 @@ class StackSite:
             fixed_order = f"this call looks tokens up by position in {kinds}-attention (IP-Adapter masks do)"
         self.grid = grid
         self.tokens = math.prod(grid)
-        self.layout, self.reason = self._layout(grid)
-        if fixed_order and self.root.config.scope != "site" and self.layout is not None:
+        self._read_mask(grid, device)
+        for block in self.blocks:
+            block.layout, self.reason = self._layout(block.config, grid)
+        layout = self.layout
+        if fixed_order and self.root.config.scope != "site" and layout is not None:
             raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
-        regions = None if self.layout is None else self.layout.regions
+        regions = None if layout is None else layout.regions
         # A padded order is longer than the grid, so tokens cannot stay in it between parts.
         self.reorders = regions is not None and not (regions.natural or regions.padded or fixed_order)
-        if self.layout is not None:
-            self.kept, self.kept_keys = self.layout.kept, self.layout.kept_keys
-            if self.kept != self.kept_keys and not self.root.config.keys_apart:
-                raise ConfigError(
-                    f"{type(self.root.config).__name__}.layout keeps {self.kept_keys} keys and {self.kept} other "
-                    f"tokens, but its keys_apart is False: a method that merges keys apart has to say so."
-                )
-        if self.layout is not None and regions is not None:
-            self.layout = self.layout.to(device)
+        if regions is not None:
             self.regions: Regions = regions.to(device)
         run = ""
         for block in self.blocks:
-            run = block.block.name if block.first_of_run else run
-            block.active = self.layout is not None
-            block.place = Place(block.block.name, block.index, block.count, self.reorders, self.stack.one_for_batch)
-            block.group = self.root.plan.group(self._group_key(block.block.name, run, grid))
+            block.active = block.layout is not None and not self.root.resting
+            self._join_run(block)
+            if block.layout is not None:
+                block.layout = block.layout.to(device)
+                run = block.block.name if block.first_of_run else run
+                block.place = Place(block.block.name, block.index, block.count, self.reorders, self.stack.one_for_batch)
+                block.group = self.root.plan.group(self._group_key(block, run, grid))
+                self._remember(block)
             for part in block.parts:
-                part.active = block.active and self._merges_in(part.part)
+                part.active = block.active and part.name not in self.root.cached and self._merges_in(part.part, block)
+            if self.root.config.signal_of_attention and any(part.name in self.root.cached for part in block.parts):
+                raise MergeRuntimeError(
+                    f"{CACHE}, so that signal={self.root.config.signal!r} is not there to make plans from: use "
+                    f"signal='hidden'."
+                )
 
-    def _layout(self, grid: tuple[int, ...]) -> tuple[Layout | None, str]:
-        config = self.root.config
-        if self.tokens < config.min_tokens:
-            return None, f"{self.tokens} tokens, fewer than min_tokens={config.min_tokens}"
+    @property
+    def layout(self) -> Layout | None:
+        """What becomes of the grid in the first block that merges; None where none does."""
+        return next((block.layout for block in self.blocks if block.layout is not None), None)
+
+    def _layout(self, config: MergeConfig | None, grid: tuple[int, ...]) -> tuple[Layout | None, str]:
+        """What a config makes of the grid; or None, and why."""
+        tokens = math.prod(grid)
+        if config is None:
+            return None, "ratio 0 at this step"
+        if tokens < config.min_tokens:
+            return None, f"{tokens} tokens, fewer than min_tokens={config.min_tokens}"
         try:
-            return config.layout_at(grid, self.stack.downsample), ""
+            downsample = self.stack.downsample
+            if self.root.keep is None:
+                layout = config.layout_at(grid, downsample)
+            else:
+                layout = config.layout_keeping(grid, downsample, self._aside(grid))
         except CannotMerge as reason:
             return None, str(reason)
         except ConfigError as error:
             raise ConfigError(f"{self.stack.name}: {error}") from None
+        if layout.kept != layout.kept_keys and not config.keys_apart:
+            raise ConfigError(
+                f"{type(config).__name__}.layout keeps {layout.kept_keys} keys and {layout.kept} other tokens, but its "
+                f"keys_apart is False: a method that merges keys apart has to say so."
+            )
+        return layout, ""
 
-    def _merges_in(self, part: Part) -> bool:
-        assert self.layout is not None
+    def _aside(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+        """Tokens that the user's mask keeps as they are."""
+        assert self.root.keep is not None
+        return tuple((mask_on_grid(self.root.keep, grid) == 1).nonzero().flatten().tolist())
+
+    def _read_mask(self, grid: tuple[int, ...], device: torch.device) -> None:
+        if self.root.keep is None:
+            return
+        mask = mask_on_grid(self.root.keep, grid)
+        grey = bool(((mask > 0) & (mask < 1)).any())
+        self.mask_weights = weights_of(mask)[None].to(device) if grey else None
+
+    def merges_with(self, config: MergeConfig | None) -> bool:
+        """Would a config merge anything on the grid of the last call?"""
+        return self.grid is not None and self._layout(config, self.grid)[0] is not None
+
+    def _join_run(self, block: BlockSite) -> None:
+        """Is it merged together with the block before it?"""
+        before = block.before
+        joins = before is not None and before.active and block.active
+        if before is not None and joins and self.root.config.scope == "stack":
+            joins = before.kept == block.kept  # what is merged once has one ratio
+        block.first_of_run, block.last_of_run, block.run_first = not joins, True, block
+        if before is not None and joins:
+            before.last_of_run, block.run_first = False, before.run_first
+
+    def _remember(self, block: BlockSite) -> None:
+        """Keep what a block gives, if it makes plans from it: the first of a group does, for all of them."""
+        block.group.leader = block.group.leader or block.block.name
+        if self.root.config.signal != "previous" or block.group.leader != block.block.name:
+            block.memory = None
+            return
+        block.memory = self.root.plan.memory(block.block.name)
+        block.memory.put_in_order(self.reorders)
+
+    def _merges_in(self, part: Part, block: BlockSite) -> bool:
         if set(part.kinds) & set(self.root.positional):
             return False
-        only_keys = self.layout.kept == self.layout.tokens and self.layout.kept_keys < self.layout.tokens
+        only_keys = block.kept == self.tokens and block.kept_keys < self.tokens
         return part.own_keys or not only_keys
 
-    def _group_key(self, block: str, run: str, grid: tuple[int, ...]) -> Hashable:
+    def _group_key(self, block: BlockSite, run: str, grid: tuple[int, ...]) -> Hashable:
         share = self.root.config.share
+        where = self.stack.level if share == "level" else ""
         if share == "layer":
             # What is merged once for a run has one plan.
-            return run if self.root.config.scope == "stack" and not self.apart else block
-        # Blocks in region order and blocks in grid order cannot read each other's operators.
-        where = self.stack.level if share == "level" else ""
-        return where, grid, self.reorders
+            where = run if self.root.config.scope == "stack" and not self.apart else block.block.name
+        # Blocks in region order and blocks in grid order cannot read each other's operators, nor can those that keep
+        # more or fewer tokens.
+        return where, grid, self.reorders, block.kept, block.kept_keys
 
     def pieces(self, tokens: Tensor, count: int, text_last: bool = False) -> Pieces:
         """Tokens before those of the grid, the `count` of the grid, and those behind; None where there are none."""
@@ -293,3 +425,7 @@ class StackSite:
         behind = others if text_last else self.trailing
         pieces = torch.split(tokens, [others - behind, count, behind], dim=1)
         return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
+
+
+def _product(one: Tensor | None, other: Tensor) -> Tensor:
+    return other if one is None else one * other

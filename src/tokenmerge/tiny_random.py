@@ -5,6 +5,9 @@ It has the parts and the shapes of the real thing (4,096 tokens at 512 px), so e
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -83,6 +86,10 @@ def _letters() -> CLIPTokenizer:
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = ["<|startoftext|>", "<|endoftext|>", *alphabet, *(letter + "</w>" for letter in alphabet)]
-    return CLIPTokenizer(
-        vocab={token: index for index, token in enumerate(tokens)}, merges=[], model_max_length=TEXT_LENGTH
-    )
+    # By way of files, because transformers 4 takes a vocabulary from nowhere else.
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "vocab.json").write_text(json.dumps({token: index for index, token in enumerate(tokens)}))
+        (Path(folder) / "merges.txt").write_text("#version: 0.2\n")
+        (Path(folder) / "tokenizer_config.json").write_text('{"tokenizer_class": "CLIPTokenizer"}')
+        tokenizer: CLIPTokenizer = CLIPTokenizer.from_pretrained(folder, model_max_length=TEXT_LENGTH)
+    return tokenizer

@@ -186,7 +186,7 @@ def test_code_in_a_model_is_never_run(run: Run, pipeline_copy: Path, tmp_path: P
     (pipeline_copy / "model_index.json").write_text(json.dumps(index))
     (pipeline_copy / "own_pipeline.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     outcome = run("generate", "a cat", *SMALL, "--model", str(pipeline_copy))
-    assert_sentence(outcome, "could not be loaded")
+    assert_sentence(outcome, "code that comes with a model is never run")
     assert not (tmp_path / "ran").exists()
 
 

@@ -43,3 +43,13 @@ def test_a_larger_batch_is_more_work(run: Run) -> None:
         work[batch] = json.loads(outcome.out)["models"][0]["multiply_adds"]["steady"]
     # The time embedding is the only thing that two images share.
     assert work["2"] == pytest.approx(2 * work["1"], rel=1e-3)
+
+
+def test_measure_shows_the_times_that_the_choice_rests_on(run: Run) -> None:
+    # Self-attention over 4,096 tokens at a quarter of them: faster on any machine, by far.
+    only = ("--set", "parts=self", "--set", "min_tokens=4096")
+    outcome = run("explain", "--model", "tiny-random", "--measure", "--ratio", "0.75", *only, "--json")
+    assert outcome.code == 0, outcome.err
+    (timing,) = json.loads(outcome.out)["timings"]
+    assert (timing["tokens"], timing["part"], timing["worthwhile"]) == (4096, "all", True)
+    assert 0 < timing["merged"] < timing["unmerged"]

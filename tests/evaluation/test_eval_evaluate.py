@@ -49,7 +49,7 @@ def finished(tmp_path_factory):
     for index in range(3):
         noise = np.random.default_rng(index).integers(0, 256, (20, 30, 3), dtype=np.uint8)
         Image.fromarray(noise).save(folder / "real" / f"{index}.jpg")
-    code, words = run_command(folder / "experiment.toml", "--out", folder / "run")
+    code, words = run_command(folder / "experiment.toml", "--out", folder / "run", "--allow-pickle")
     assert code == 0
     return folder / "run", words
 
@@ -207,7 +207,7 @@ def test_running_again_changes_nothing(finished):
     folder, _ = finished
     names = ("metrics.json", "tables.md", "report.html", "records.jsonl", "experiment.toml", "measurements.jsonl")
     before = {name: (folder / name).read_bytes() for name in names}
-    run_command(folder.parent / "experiment.toml", "--out", folder)
+    run_command(folder.parent / "experiment.toml", "--out", folder, "--allow-pickle")
     assert {name: (folder / name).read_bytes() for name in names} == before
 
 
@@ -266,7 +266,7 @@ def test_overrides_take_the_place_of_the_file(experiment_file, tmp_path):
 
 def test_json_is_printed_for_scripts(finished, capsys):
     folder, _ = finished
-    run_command(folder.parent / "experiment.toml", "--out", folder, "--json")
+    run_command(folder.parent / "experiment.toml", "--out", folder, "--json", "--allow-pickle")
     assert json.loads(capsys.readouterr().out)["experiment"] == "small"
 
 

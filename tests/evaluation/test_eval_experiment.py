@@ -39,7 +39,7 @@ BAD = [
     (("steps = 2", "step = 2"), "[image] has no key 'step': did you mean 'steps'?"),
     (('name = "small"', 'nmae = "small"'), "the experiment has no key 'nmae': did you mean 'name'?"),
     (("[timing]", "[timming]"), "did you mean 'timing'?"),
-    (("steps = 2", "steps = 0"), "steps in [image] is 0: it takes a whole number from 1 to 10000."),
+    (("steps = 2", "steps = 0"), "steps in [image] is 0: it takes a whole number from 1 to 1000."),
     (("steps = 2", "steps = true"), "steps in [image] is True"),
     (("steps = 2", "steps = 2.5"), "steps in [image] is 2.5"),
     (("width = 128", "width = 100000"), "width in [image] is 100000"),

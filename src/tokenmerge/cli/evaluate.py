@@ -7,10 +7,13 @@ import dataclasses
 import importlib.util
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenmerge.cli.options import add_pickle_option
 from tokenmerge.errors import UsageError
+from tokenmerge.plain_text import shown_plainly
 
 if TYPE_CHECKING:
     from tokenmerge.evaluation.engine import Engine
@@ -47,6 +50,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     group.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels, 768x512 or 512")
     group.add_argument("--steps", metavar="N", help="denoising steps")
     group.add_argument("--real-images", metavar="FOLDER", type=Path, help="real images, for FID to them")
+    add_pickle_option(group)
+    group.add_argument(
+        "--config", metavar="FILE", type=Path, help="one more variant: a config that `tokenmerge tune` wrote"
+    )
     engine = parser.add_argument_group("where it runs")
     engine.add_argument(
         "--engine",
@@ -72,11 +79,11 @@ def run(args: argparse.Namespace) -> int:
     experiment = _with_overrides(read_experiment(args.experiment), args)
 
     def say(sentence: str) -> None:
-        print(f"note: {sentence}.", file=sys.stderr)
+        print(f"note: {shown_plainly(sentence)}.", file=sys.stderr)
 
     # Libraries talk as they like; what a script reads is the result alone.
     with redirect_stdout(sys.stderr):
-        results = evaluate(experiment, args.out, lambda settled: _engine(settled, args), say)
+        results = evaluate(experiment, args.out, lambda settled: _engine(settled, args), say, args.allow_pickle)
     print(results.to_json() if args.json else tables_of(results))
     print(f"Everything is in {args.out}; open {args.out / 'report.html'} to look at it.", file=sys.stderr)
     return 0
@@ -90,6 +97,7 @@ def _require_packages() -> None:
 
 def _with_overrides(experiment: Experiment, args: argparse.Namespace) -> Experiment:
     from tokenmerge.cli.options import read_size, read_whole
+    from tokenmerge.generation import MOST_STEPS
 
     model, prompts, image, metrics = experiment.model, experiment.prompts, experiment.image, experiment.metrics
     if args.model:
@@ -105,13 +113,30 @@ def _with_overrides(experiment: Experiment, args: argparse.Namespace) -> Experim
         assert size is not None
         image = dataclasses.replace(image, width=size[0], height=size[1])
     if args.steps:
-        image = dataclasses.replace(image, steps=read_whole("--steps", args.steps, 1, 10_000))
+        image = dataclasses.replace(image, steps=read_whole("--steps", args.steps, 1, MOST_STEPS))
     seeds = experiment.seeds
     if args.seeds:
         seeds = dataclasses.replace(seeds, values=(), draw=read_whole("--seeds", args.seeds, 1, 10_000))
     if args.real_images:
         metrics = dataclasses.replace(metrics, real_images=str(args.real_images.expanduser().resolve()))
+    if args.config:
+        experiment = _with_variant(experiment, args.config)
     return dataclasses.replace(experiment, model=model, prompts=prompts, seeds=seeds, image=image, metrics=metrics)
+
+
+def _with_variant(experiment: Experiment, file: Path) -> Experiment:
+    """The experiment with a config file as its last variant, named after the file."""
+    from tokenmerge.cli.options import read_config
+    from tokenmerge.evaluation.experiment import VariantChoice
+    from tokenmerge.methods.named import METHODS
+
+    values = read_config(str(file)).to_dict()
+    method = values.pop("method")
+    name = next((name for name, named in METHODS.items() if type(named.make()).__name__ == method), None)
+    if name is None:
+        raise UsageError(f"--config {file} has the method {method}, which experiments do not know by a name.")
+    variant = VariantChoice(file.stem, name, ratios=(), options=values)
+    return dataclasses.replace(experiment, variants=(*experiment.variants, variant))
 
 
 def _engine(experiment: Experiment, args: argparse.Namespace) -> Engine:
@@ -120,8 +145,8 @@ def _engine(experiment: Experiment, args: argparse.Namespace) -> Engine:
         from tokenmerge.evaluation.ray_engine import RayEngine
 
         workers = None if args.workers is None else read_whole("--workers", args.workers, 1, 10_000)
-        return RayEngine(experiment, args.address, workers)
+        return RayEngine(experiment, args.address, workers, args.allow_pickle)
     from tokenmerge.evaluation.engine import LocalEngine
     from tokenmerge.evaluation.loading import load_maker
 
-    return LocalEngine(experiment, load_maker)
+    return LocalEngine(experiment, partial(load_maker, allow_pickle=args.allow_pickle))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenmerge.architectures import ARCHITECTURES
 from tokenmerge.cli import options
+
+if TYPE_CHECKING:
+    from torch import nn
 
 LARGEST_BATCH = 64
 
@@ -30,6 +33,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--batch", default="1", metavar="N", help="images at once; guidance doubles them in most models (default: 1)"
     )
     options.add_method_options(parser)
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="time one block of each level on this machine, and leave alone what merging does not make faster; "
+        "needs the memory of the model, and gives architectures random weights",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return parser
 
@@ -41,11 +50,25 @@ def run(args: argparse.Namespace) -> int:
     batch = options.read_whole("--batch", args.batch, 1, LARGEST_BATCH)
 
     from tokenmerge.api import apply
+    from tokenmerge.benchmark.break_even import worthwhile
+    from tokenmerge.explain import native_size
     from tokenmerge.pipelines import load_denoiser_on_meta
 
-    model = load_denoiser_on_meta(args.model)
-    handle = apply(model, config)
+    model = _with_weights(args.model) if args.measure else load_denoiser_on_meta(args.model)
+    height, width = native_size(model) if size is None else (size[1], size[0])
+    handle = apply(model, worthwhile(model, config, (height, width), batch) if args.measure else config)
     print("counting multiply-adds ...", file=sys.stderr)
-    explanation = handle.explain(size=None if size is None else (size[1], size[0]), batch=batch)
+    explanation = handle.explain(size=(height, width), batch=batch)
     print(json.dumps(explanation.to_dict(), indent=2) if args.json else explanation)
     return 0
+
+
+def _with_weights(name: str | None) -> nn.Module:
+    from tokenmerge.api import denoisers_of
+    from tokenmerge.benchmark.subject import load_model
+    from tokenmerge.pipelines import load_pipeline, pick_device, pick_dtype
+
+    if name in ARCHITECTURES:
+        device = pick_device(None)
+        return load_model(name, device, pick_dtype(None, device), blocks=None)
+    return denoisers_of(load_pipeline(name).pipe)[0]

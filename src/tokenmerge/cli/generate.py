@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from tokenmerge.cli import options
+from tokenmerge.errors import UsageError
+from tokenmerge.ratio import ratio_text
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -20,6 +22,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     options.add_prompt_options(parser)
     options.add_method_options(parser, none_allowed=True)
+    options.add_keep_option(parser)
     options.add_model_options(parser)
     group = parser.add_argument_group("the result")
     group.add_argument(
@@ -32,9 +35,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     picture = options.read_picture(args, "generate")
     config = options.read_method(args, none_allowed=True)
+    keep = options.read_keep(args.keep)
+    if keep is not None and config is None:
+        raise UsageError("--keep says what merging must leave alone, and --method none merges nothing: leave one out.")
 
     from tokenmerge.cli.files import save_image, writable_image
-    from tokenmerge.cli.report import about_picture, print_notice
+    from tokenmerge.cli.report import about_picture, print_cut, print_notice
 
     file = writable_image(args.out)
 
@@ -42,16 +48,17 @@ def run(args: argparse.Namespace) -> int:
     from tokenmerge.generation import check_picture, draw
     from tokenmerge.pipelines import load_pipeline
 
-    loaded = load_pipeline(args.model, args.device, args.dtype)
+    loaded = load_pipeline(args.model, args.device, args.dtype, args.allow_pickle)
     print_notice(loaded)
     check_picture(loaded, picture)
-    with nullcontext() if config is None else merged(loaded.pipe, config):
+    print_cut(loaded, picture)
+    with nullcontext() if config is None else merged(loaded.pipe, config, keep):
         image, seconds = draw(loaded, picture, progress="generating")
     about = about_picture(loaded, picture, image.size, args.method, config)
     save_image(image, file, about)
     if args.json:
         print(json.dumps({**about, "seconds": seconds, "file": str(file)}, indent=2))
     else:
-        how = "unmerged" if config is None else f"{args.method}, ratio {config.ratio:g}"
+        how = "unmerged" if config is None else f"{args.method}, ratio {ratio_text(config.ratio)}"
         print(f"{file}: {image.width} x {image.height} px, {how}, {seconds:.2f} s")
     return 0

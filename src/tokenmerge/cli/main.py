@@ -17,13 +17,16 @@ from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from tokenmerge.errors import TokenMergeError, UsageError
+from tokenmerge.plain_text import shown_plainly
 
 COMMANDS = (
     "tokenmerge.cli.generate",
     "tokenmerge.cli.compare",
+    "tokenmerge.cli.tune",
     "tokenmerge.cli.explain",
     "tokenmerge.cli.bench",
     "tokenmerge.cli.evaluate",
+    "tokenmerge.cli.serve",
 )
 WRONG_USE = 2
 INTERRUPTED = 130
@@ -73,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":
+        if _is_out_of_memory(error):
             return _report("the device ran out of memory: use a smaller --size or another --device.", debug, WRONG_USE)
         return _report(
             f"unexpected {type(error).__name__}: {error}. Run again with --debug to see where, and please report it.",
@@ -85,8 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _report(sentence: str, debug: bool, code: int) -> int:
     if debug:
         traceback.print_exc()
-    print(f"tokenmerge: {sentence}", file=sys.stderr)
+    print(f"tokenmerge: {shown_plainly(sentence)}", file=sys.stderr)
     return code
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """A GPU has a kind of error for it; on a CPU torch says it in a sentence."""
+    kinds = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return kinds or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
 
 
 def _quiet_libraries(debug: bool) -> None:
@@ -110,7 +119,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     if category.__module__.startswith("tokenmerge"):
-        print(f"note: {message}", file=sys.stderr)
+        print(f"note: {shown_plainly(str(message))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

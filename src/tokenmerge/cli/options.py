@@ -7,17 +7,20 @@ import ast
 import json
 import textwrap
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tokenmerge.config import MergeConfig
-from tokenmerge.errors import UsageError
-from tokenmerge.generation import LATENT, Picture, check_size
+from tokenmerge.errors import ConfigError, UsageError
+from tokenmerge.generation import LARGEST_SEED, LARGEST_SIDE, LATENT, MOST_STEPS, Picture, check_size
 from tokenmerge.methods.named import METHODS, named_config
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 NO_METHOD = "none"
-MOST_STEPS = 1000  # the schedulers are trained on so many
-LARGEST_SEED = 2**32 - 1
-LARGEST_SIDE = 8192
+DEFAULT_METHOD = "toma"
+LARGEST_CONFIG = 1_000_000  # bytes
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -55,13 +58,23 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help="float32, float16 or bfloat16 (default: float32 on a CPU, half precision elsewhere)",
     )
+    add_pickle_option(group)
+
+
+def add_pickle_option(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="also load weights that are pickles (.bin, .ckpt), which can run code as they are opened: only for "
+        "models of people you trust",
+    )
 
 
 def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = False) -> None:
     """How tokens are merged."""
     names = [*METHODS, *([NO_METHOD] if none_allowed else [])]
     group = parser.add_argument_group("merging")
-    group.add_argument("--method", default="toma", metavar="NAME", help=f"{', '.join(names)} (default: toma)")
+    group.add_argument("--method", default=DEFAULT_METHOD, metavar="NAME", help=f"{', '.join(names)} (default: toma)")
     group.add_argument(
         "--ratio",
         metavar="R",
@@ -75,6 +88,52 @@ def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = Fal
         metavar="OPTION=VALUE",
         help="any other option of the method, such as region=stripe or tile=8,8; may be repeated",
     )
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a method with its options from a JSON file, as `tokenmerge tune` writes it, in the place of the others",
+    )
+
+
+def add_keep_option(parser: argparse.ArgumentParser) -> None:
+    """What must stay sharp."""
+    parser.add_argument(
+        "--keep",
+        metavar="FILE",
+        help="a picture that is white where the image must stay sharp, such as an inpainting mask; any size (for ToMA)",
+    )
+
+
+def read_keep(file: str | None) -> Image | None:
+    """The mask that --keep names."""
+    if file is None:
+        return None
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(Path(file).expanduser()) as mask:
+            return mask.convert("L")
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UsageError(f"--keep {file} cannot be read as a picture ({error}): give a PNG or JPEG file.") from None
+
+
+def read_config(file: str) -> MergeConfig:
+    """The config of a JSON file, as `MergeConfig.to_dict` makes it."""
+    path = Path(file).expanduser()
+    try:
+        if path.stat().st_size > LARGEST_CONFIG:
+            raise UsageError(f"--config {file} is larger than any config: give a file that `tokenmerge tune` wrote.")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"--config {file} cannot be read as JSON ({error}): give what `tokenmerge tune` wrote."
+        ) from None
+    if not isinstance(values, dict) or "method" not in values:
+        raise UsageError(f'--config {file} holds no method: it must be a JSON object such as {{"method": "ToMA"}}.')
+    try:
+        return MergeConfig.from_dict(values)
+    except ConfigError as error:
+        raise UsageError(f"--config {file}: {error}") from None
 
 
 def methods_listed() -> str:
@@ -91,7 +150,7 @@ def read_picture(args: argparse.Namespace, command: str) -> Picture:
     return Picture(
         prompt=args.prompt,
         negative=args.negative,
-        seed=read_whole("--seed", args.seed, 0, LARGEST_SEED),
+        seed=read_seed(args.seed),
         steps=read_whole("--steps", args.steps, 1, MOST_STEPS),
         size=read_size(args.size),
         guidance=read_guidance(args.guidance),
@@ -101,6 +160,12 @@ def read_picture(args: argparse.Namespace, command: str) -> Picture:
 def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeConfig | None:
     """The config that --method, --ratio and --set describe; None for `--method none`."""
     settings = read_settings(args.settings)
+    if args.config is not None:
+        if settings or args.ratio is not None or args.method != DEFAULT_METHOD:
+            raise UsageError("--config holds a method and all its options: leave out --method, --ratio and --set.")
+        config = read_config(args.config)
+        args.method = Path(args.config).stem  # what the result is called
+        return config
     if args.method == NO_METHOD:
         if not none_allowed:
             raise UsageError(
@@ -177,6 +242,16 @@ def read_guidance(text: str | None) -> float | None:
     if not 0 <= value <= 100:
         raise UsageError(f"--guidance is {text!r}: it takes a number from 0 to 100, such as 7.5.")
     return value
+
+
+def read_seed(text: str) -> int:
+    """A seed; larger ones would repeat the pictures of smaller ones."""
+    if text.isdecimal() and len(text) < 100 and int(text) > LARGEST_SEED:
+        raise UsageError(
+            f"--seed is {text!r}: it takes a whole number from 0 to {LARGEST_SEED}, for no more than 32 bits of a seed "
+            f"reach the noise. {int(text) % (LARGEST_SEED + 1)} gives the picture that this one would."
+        )
+    return read_whole("--seed", text, 0, LARGEST_SEED)
 
 
 def read_whole(name: str, text: str, least: int, most: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tokenmerge.config import MergeConfig
+from tokenmerge.evaluation.prompts import prompt_fits
 from tokenmerge.generation import Picture
 from tokenmerge.pipelines import LoadedPipeline
 
@@ -18,6 +19,14 @@ def print_notice(loaded: LoadedPipeline) -> None:
     """The line that a model with random weights is one, on stderr, so that --json stays JSON."""
     if loaded.notice is not None:
         print(f"note: {loaded.notice}", file=sys.stderr)
+
+
+def print_cut(loaded: LoadedPipeline, picture: Picture) -> None:
+    """The line that a model will not read all of a prompt: pipelines cut it, and say so where nobody looks."""
+    fits = prompt_fits(loaded.pipe)
+    for name, text in (("prompt", picture.prompt), ("negative prompt", picture.negative)):
+        if text is not None and not fits(text):
+            print(f"note: the {name} is longer than {loaded.name} reads, its end is not drawn.", file=sys.stderr)
 
 
 def about_picture(

@@ -32,6 +32,11 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         _sync_folder(path.parent)
 
 
+def is_inside(folder: Path, file: str) -> bool:
+    """Is this name one of a file in the folder, with links followed as far as they go?"""
+    return (folder / file).resolve().is_relative_to(folder.resolve())
+
+
 def append_line(path: Path, line: str) -> None:
     """Add one line to a file. If it cannot be written whole, nothing of it stays."""
     with plain_disk_errors(path):

@@ -10,10 +10,10 @@ from typing import Any
 
 from tokenmerge.evaluation.errors import ExperimentError
 from tokenmerge.evaluation.strict_toml import TomlTable, read_toml, to_toml
+from tokenmerge.generation import LARGEST_SEED, LARGEST_SIDE, MOST_STEPS
 
 METRICS = ("mse", "psnr", "ssim", "lpips", "fid", "fid_real", "clip", "dino")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
-LARGEST_SEED = 2**63 - 1
 MOST_VARIANTS = 200
 MOST_IMAGES = 2_000_000
 
@@ -190,15 +190,15 @@ def _seeds(table: TomlTable) -> SeedChoice:
 
 def _image(table: TomlTable) -> ImageChoice:
     return ImageChoice(
-        width=table.whole("width", 512, 8, 16_384),
-        height=table.whole("height", 512, 8, 16_384),
-        steps=table.whole("steps", 25, 1, 10_000),
+        width=table.whole("width", 512, 8, LARGEST_SIDE),
+        height=table.whole("height", 512, 8, LARGEST_SIDE),
+        steps=table.whole("steps", 25, 1, MOST_STEPS),
         guidance=table.number("guidance", None, 0, 1000) if "guidance" in table else None,
     )
 
 
 def _timing(table: TomlTable) -> TimingChoice:
-    return TimingChoice(table.whole("warmup", 1, 0, 100), table.whole("warmup_steps", 2, 1, 10_000))
+    return TimingChoice(table.whole("warmup", 1, 0, 100), table.whole("warmup_steps", 2, 1, MOST_STEPS))
 
 
 def _variants(value: Any) -> tuple[VariantChoice, ...]:
@@ -244,7 +244,7 @@ def _figures(table: TomlTable) -> FigureChoice:
     return FigureChoice(
         hidden_states=table.flag("hidden_states", False),
         destinations=table.flag("destinations", False),
-        gallery=table.whole("gallery", 300, 0, 10_000),
+        gallery=table.whole("gallery", 300, 0, 2000),
     )
 
 

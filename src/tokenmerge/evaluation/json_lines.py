@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tokenmerge.evaluation.errors import RunFolderError
+
+LONGEST_LINE = 1_000_000  # bytes
 # Line ends to Python's splitlines and to some editors, and plain characters to JSON: prompts may hold them.
 LINE_ENDS = ("\x85", "\u2028", "\u2029")
 
@@ -18,6 +22,18 @@ def to_line(value: Any) -> str:
     return line
 
 
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a file with their ends, one at a time, so that a file of any size takes little memory."""
+    with path.open("rb") as file:
+        while line := file.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE:
+                raise RunFolderError(f"{path} has a line of {LONGEST_LINE:,} bytes, which no run writes: delete it.")
+            yield line
+
+
 def read_lines(path: Path) -> list[Any]:
     """The values of a file that was written whole; none where there is no file."""
-    return [json.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+    try:
+        return [json.loads(line) for line in lines_of(path) if line.strip()] if path.exists() else []
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged ({error}): use another --out.") from None

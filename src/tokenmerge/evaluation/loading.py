@@ -8,13 +8,17 @@ from tokenmerge.evaluation.picture import PictureMaker
 from tokenmerge.pipelines import load_pipeline
 
 
-def load_maker(experiment: Experiment) -> PictureMaker:
-    """Load the experiment's model; what it cannot do shows here, before the first image."""
+def load_maker(experiment: Experiment, allow_pickle: bool = False) -> PictureMaker:
+    """Load the experiment's model; what it cannot do shows here, before the first image.
+
+    Pickles are for the person at the keyboard to allow: an experiment, which may be anybody's, cannot.
+    """
     model, image = experiment.model, experiment.image
     loaded = load_pipeline(
         model.name or None,
         None if model.device == "auto" else model.device,
         None if model.dtype == "auto" else model.dtype,
+        allow_pickle,
     )
     step = loaded.size_step
     for side in ("width", "height"):

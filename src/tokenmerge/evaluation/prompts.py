@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tokenmerge.evaluation.errors import ExperimentError
+from tokenmerge.generation import LONGEST_PROMPT
+from tokenmerge.plain_text import is_control
 
 MOST_PROMPTS = 1_000_000
+LARGEST_FILE = 1_000_000_000  # bytes
 
 
 def read_prompts(path: Path, column: str | None, limit: int | None) -> list[str]:
@@ -28,6 +31,10 @@ def read_prompts(path: Path, column: str | None, limit: int | None) -> list[str]
         raise ExperimentError(f"the prompts file {path} ends in {kind!r}: it must be one of {', '.join(READERS)}.")
     most = MOST_PROMPTS if limit is None else limit
     try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ExperimentError(
+                f"the prompts file {path} has more than {LARGEST_FILE // 10**6} MB: cut it down to the prompts needed."
+            )
         prompts = READERS[kind](path, column, most)
     except UnicodeDecodeError:
         raise ExperimentError(f"the prompts file {path} is not text in UTF-8: save it as UTF-8.") from None
@@ -37,7 +44,19 @@ def read_prompts(path: Path, column: str | None, limit: int | None) -> list[str]
         raise ExperimentError(f"the prompts file {path} cannot be read: {error}.") from None
     if not prompts:
         raise ExperimentError(f"the prompts file {path} is empty: it must hold at least one prompt.")
+    for number, prompt in enumerate(prompts, 1):
+        _check_prompt(path, number, prompt)
     return prompts
+
+
+def _check_prompt(path: Path, number: int, prompt: str) -> None:
+    """Prompts are shown on terminals and in pages, so one that could do something there is refused."""
+    if len(prompt) > LONGEST_PROMPT:
+        raise ExperimentError(
+            f"prompt {number} of {path} has {len(prompt):,} characters: one may have up to {LONGEST_PROMPT:,}."
+        )
+    if any(map(is_control, prompt)):
+        raise ExperimentError(f"prompt {number} of {path} holds a control character: {prompt[:60]!r}. Take it out.")
 
 
 def _read_txt(path: Path, column: str | None, most: int) -> list[str]:

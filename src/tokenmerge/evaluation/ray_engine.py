@@ -10,6 +10,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tokenmerge.errors import TokenMergeError
@@ -31,9 +32,9 @@ IMAGE_TRIES = 3  # an image that has taken so many workers with it is not tried 
 class Worker:
     """Lives in a process of its own, somewhere on the cluster, and holds the model."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, allow_pickle: bool = False) -> None:
         # Loaded at the first call: what goes wrong in a constructor reaches the other side without its cause.
-        self._local = LocalEngine(experiment, load_maker)
+        self._local = LocalEngine(experiment, partial(load_maker, allow_pickle=allow_pickle))
 
     def cut(self, prompts: list[str]) -> list[str]:
         return self._local.cut(prompts)
@@ -45,13 +46,20 @@ class Worker:
 class RayEngine:
     """Gives pairs out to workers, a pair at a time."""
 
-    def __init__(self, experiment: Experiment, address: str | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        address: str | None = None,
+        workers: int | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
         try:
             import ray
         except ImportError:
             raise WorkerError("--engine ray needs Ray: pip install 'tokenmerge[ray]'.") from None
         self._ray = ray
         self._experiment = experiment
+        self._allow_pickle = allow_pickle
         self._started = not ray.is_initialized()
         if self._started:
             _connect(ray, address)
@@ -112,7 +120,7 @@ class RayEngine:
             busy[worker.make.remote(item.variants[0], item.pair)] = (worker, item)
 
     def _start(self) -> Any:
-        return self._ray.remote(**self._needs)(Worker).remote(self._experiment)
+        return self._ray.remote(**self._needs)(Worker).remote(self._experiment, self._allow_pickle)
 
     def _replaced(self, lost: Any, error: Exception, tries: int) -> Any:
         self._losses += 1

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenmerge.evaluation.atomic import append_line, write_atomically
-from tokenmerge.evaluation.json_lines import to_line
+from tokenmerge.evaluation.atomic import append_line, is_inside, write_atomically
+from tokenmerge.evaluation.json_lines import lines_of, to_line
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,16 @@ def load_records(path: Path) -> tuple[dict[tuple[str, str], Record], int]:
     """
     if not path.exists():
         return {}, 0
-    lines = path.read_bytes().split(b"\n")
     records: dict[tuple[str, str], Record] = {}
-    for line in lines:
-        record = _parsed(line)
+    count, last = 0, b"\n"
+    for last in lines_of(path):
+        count += last != b"\n"
+        record = _parsed(last)
         if record is not None and _has_image(path.parent, record):
             records.setdefault(record.key, record)
-    dropped = sum(1 for line in lines if line) - len(records)
-    # Bytes after the last newline are a torn line: an append would join it.
-    if dropped or lines[-1]:
+    dropped = count - len(records)
+    # A last line without an end is a torn one: an append would join it.
+    if dropped or not last.endswith(b"\n"):
         write_records(path, records.values())
     return records, dropped
 
@@ -70,12 +71,20 @@ def _parsed(line: bytes) -> Record | None:
     try:
         values: Any = json.loads(line)
         return Record(**values)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 
 def _has_image(folder: Path, record: Record) -> bool:
     try:
+        # A record names the image that a run would have made for it, and no other file of this machine.
+        if record.file != image_file(record.variant, record.id) or not is_inside(folder, record.file):
+            return False
         return (folder / record.file).stat().st_size == record.bytes
     except (OSError, ValueError, TypeError):
         return False
+
+
+def image_file(variant_key: str, pair_id: str) -> str:
+    """Where an image is, from the run folder."""
+    return f"images/{variant_key}/{pair_id}.png"

@@ -101,19 +101,25 @@ def _refuse_changed_prompts(experiment: Experiment, folder: RunFolder, prompts: 
         folder.settle_pairs(make_pairs(prompts, experiment.seeds, {prompt: prompt for prompt in prompts}))
 
 
-def evaluate(experiment: Experiment, out: Path, engine_of: Callable[[Experiment], Engine], say: Say) -> Results:
+def evaluate(
+    experiment: Experiment,
+    out: Path,
+    engine_of: Callable[[Experiment], Engine],
+    say: Say,
+    allow_pickle: bool = False,
+) -> Results:
     """Images, metrics.json, tables.md, figures and report.html. May be killed and run again at any point."""
     inputs_of(experiment)  # what is wrong shows before a folder is made
     folder = RunFolder(out)
     with folder.locked():
         experiment, pairs, variants = make_images(experiment, folder, engine_of, say)
-        measured = measure(folder, experiment.metrics, pairs, variants)
+        measured = measure(folder, experiment.metrics, pairs, variants, allow_pickle)
         for name, reason in measured.unavailable.items():
             say(f"{name} is left out: {reason}")
         results = results_of(experiment, pairs, variants, folder.records, measured)
         write_atomically(out / "metrics.json", results.to_json())
         write_atomically(out / "tables.md", tables_of(results))
-        figures = draw_figures(experiment, folder, pairs, variants, results, say)
+        figures = draw_figures(experiment, folder, pairs, variants, results, say, allow_pickle)
         gallery = gallery_of(out, pairs, variants, folder.records, measured, experiment.figures.gallery)
         write_atomically(out / "report.html", report_page(results, figures, gallery))
     return results
@@ -126,6 +132,7 @@ def draw_figures(
     variants: Sequence[Variant],
     results: Results,
     say: Say,
+    allow_pickle: bool = False,
 ) -> list[tuple[str, str]]:
     """Writes figures/*.svg and returns (caption, svg) of each."""
     drawn: dict[str, tuple[str, str | None]] = {}
@@ -133,7 +140,7 @@ def draw_figures(
         drawn["quality-time"] = ("Quality against time; numbers are ratios", quality_against_time(results))
         drawn["ratio"] = ("Quality and time against the ratio", quality_and_time_against_ratio(results))
         if experiment.figures.hidden_states or experiment.figures.destinations:
-            drawn |= internal_figures(experiment, folder.path / "figures", pairs[0])
+            drawn |= internal_figures(experiment, folder.path / "figures", pairs[0], allow_pickle)
     except MetricUnavailable as reason:
         say(f"figures are left out: {reason}")
     drawn |= grids_of(folder.path, pairs, variants, folder.records)

@@ -13,13 +13,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tokenmerge.evaluation.atomic import TEMPORARY, plain_disk_errors, write_atomically
+from tokenmerge.evaluation.atomic import TEMPORARY, is_inside, plain_disk_errors, write_atomically
 from tokenmerge.evaluation.errors import ExperimentError, RunFolderError
 from tokenmerge.evaluation.experiment import Experiment, read_experiment
 from tokenmerge.evaluation.json_lines import read_lines, to_line
 from tokenmerge.evaluation.pairs import Pair, draw_start
 from tokenmerge.evaluation.picture import Picture
-from tokenmerge.evaluation.records import Record, append_record, load_records
+from tokenmerge.evaluation.records import Record, append_record, image_file, load_records
 from tokenmerge.evaluation.variants import Variant
 from tokenmerge.pipelines import default_model
 
@@ -46,7 +46,7 @@ class RunFolder:
         try:
             lock.acquire()
         except Timeout:
-            who = holder.read_text() if holder.exists() else "another process"
+            who = holder.read_text()[:200] if holder.exists() else "another process"
             raise RunFolderError(
                 f"{self.path} is in use by {who}: wait until it has finished, or use another --out."
             ) from None
@@ -96,7 +96,10 @@ class RunFolder:
         return experiment
 
     def stored_pairs(self) -> list[Pair]:
-        return [Pair(**values) for values in read_lines(self.pairs_file)]
+        try:
+            return [Pair(**values) for values in read_lines(self.pairs_file)]
+        except TypeError:
+            raise RunFolderError(f"{self.pairs_file} holds something else than pairs: use another --out.") from None
 
     def settle_pairs(self, pairs: Sequence[Pair]) -> None:
         """Write the pairs down; images already made must be images of these."""
@@ -118,6 +121,8 @@ class RunFolder:
     def save(self, pair: Pair, variant: Variant, picture: Picture) -> Record:
         """The image first, then its line: a line without an image cannot come about."""
         file = image_file(variant.key, pair.id)
+        if not is_inside(self.path, file):
+            raise RunFolderError(f"{self.path / file} leads out of the run's folder: use another --out.")
         write_atomically(self.path / file, picture.png)
         record = Record(
             id=pair.id,
@@ -135,10 +140,6 @@ class RunFolder:
         append_record(self.records_file, record)
         self.records[record.key] = record
         return record
-
-
-def image_file(variant_key: str, pair_id: str) -> str:
-    return f"images/{variant_key}/{pair_id}.png"
 
 
 def _with_decided(experiment: Experiment, start: int | None, threads: int, model_name: str) -> Experiment:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
+MOST_PICKS = 10_000_000  # at once
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ def bootstrap_ratio_of_medians(above: ArrayLike, below: ArrayLike, resamples: in
 def _picks(size: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
     """Draws with repeats, (draws, size) a time: all at once could be gigabytes."""
     generator = np.random.default_rng(seed)
-    for begin in range(0, resamples, 100):
-        yield generator.integers(0, size, (min(100, resamples - begin), size), dtype=np.int64)
+    rows = max(1, min(100, MOST_PICKS // size))
+    for begin in range(0, resamples, rows):
+        yield generator.integers(0, size, (min(rows, resamples - begin), size), dtype=np.int64)
 
 
 def _quantiles(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenmerge.evaluation.errors import ExperimentError
+from tokenmerge.plain_text import is_control
 
 LONGEST_TEXT = 10_000
-LARGEST_FILE = 10_000_000  # bytes
+LARGEST_FILE = 1_000_000  # bytes
+# tomllib keeps every beginning of a key of many parts: a few hundred kilobytes of them fill any memory.
+PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{20}}")
 
 
 class TomlTable:
@@ -40,6 +45,8 @@ class TomlTable:
         value = self._required(key, default, "a text")
         if not isinstance(value, str) or len(value) > LONGEST_TEXT:
             raise self.wrong(key, value, f"a text of at most {LONGEST_TEXT} characters")
+        if any(map(is_control, value)):
+            raise self.wrong(key, value, "a text without control characters")
         return value
 
     def choice(self, key: str, default: str, allowed: Sequence[str]) -> str:
@@ -110,15 +117,20 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise ExperimentError(
                 f"{path} has more than {LARGEST_FILE // 10**6} MB: an experiment file is a small text."
             )
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if LONG_KEY.search(text):
+            raise ExperimentError(f"{path} has a key of very many parts: an experiment's keys are short.")
+        return tomllib.loads(text)
     except FileNotFoundError:
         raise ExperimentError(f"{path} does not exist: give the path of an experiment file (.toml).") from None
     except IsADirectoryError:
         raise ExperimentError(f"{path} is a folder: give the path of an experiment file (.toml).") from None
     except UnicodeDecodeError:
         raise ExperimentError(f"{path} is not text in UTF-8: give a toml file.") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # tomllib's own is one, and a number of ten thousand digits raises another
         raise ExperimentError(f"{path} is not valid toml: {error}.") from None
+    except RecursionError:
+        raise ExperimentError(f"{path} is nested too deeply: an experiment has tables of plain values.") from None
     except OSError as error:
         raise ExperimentError(f"{path} cannot be read: {error.strerror or error}.") from None
 

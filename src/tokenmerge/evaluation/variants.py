@@ -58,4 +58,4 @@ def _variant(choice: VariantChoice, ratio: float | None) -> Variant:
         raise ExperimentError(f"variant {choice.name!r}: {error}") from None
     slug = re.sub(r"[^A-Za-z0-9.+-]+", "-", choice.name.replace("*", "-star")).strip("-.") or "variant"
     key = slug[:80] if ratio is None else f"{slug[:80]}_r{ratio:g}"
-    return Variant(key, choice.name, config.ratio, config)
+    return Variant(key, choice.name, None if config.varies else config.number("ratio"), config)

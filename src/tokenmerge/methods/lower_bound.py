@@ -7,11 +7,13 @@ ruined; the time is what matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tokenmerge.config import Layout, Operators, Place
+from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
 
@@ -21,6 +23,15 @@ class LowerBound(ToMA):
     """ToMA's regions and hooks with random projections in the place of its operators. For timing only."""
 
     proportional: bool = False
+
+    signals: ClassVar[tuple[str, ...]] = ("hidden",)  # it looks at no token
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field, plain in (("importance", None), ("quota", "equal")):
+            value = getattr(self, field)
+            if value != plain:
+                raise ConfigError(f"{field} is {value!r}, and LowerBound looks at no token: leave it out.")
 
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
@@ -33,7 +44,7 @@ class LowerBound(ToMA):
         for kept in (layout.kept, layout.kept_keys):
             if kept not in operators:
                 groups = batch if self.attend == "global" else batch * regions.count
-                rows = kept * batch // groups
+                rows = (kept - regions.aside) * batch // groups
                 columns = regions.count * regions.size * batch // groups
                 generator = torch.Generator().manual_seed(0)
                 # The same for every sample, so that none depends on the rest of its batch.
@@ -46,6 +57,7 @@ class LowerBound(ToMA):
                     down=down,
                     up=down.transpose(-1, -2).contiguous(),
                     regions=None if place.in_region_order or regions.natural else regions,
-                    destinations=places if place.in_region_order else regions.order[places],
+                    aside=regions.aside,
+                    destinations=self._destinations(places, regions, place.in_region_order),
                 )
         return Operators(operators[layout.kept], operators[layout.kept_keys])

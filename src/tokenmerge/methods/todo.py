@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place, _is_number
+from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.ops.pooling import Pooling, nearest_pooling, pooled_grid
+from tokenmerge.ratio import Ratio, is_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +41,13 @@ class ToDo(MergeConfig):
         images have keys to spare on two levels: try `ToDo.by_factor(4, 2)` at 2048 pixels.
     """
 
-    ratio: float = 0.75
+    ratio: Ratio = 0.75
     parts: tuple[str, ...] = ("self",)
     coarser_ratios: tuple[float, ...] = ()
 
     scopes: ClassVar[tuple[str, ...]] = ("site",)
     allowed_parts: ClassVar[tuple[str, ...]] = ("self",)
+    signals: ClassVar[tuple[str, ...]] = ("hidden",)  # it looks at no token
 
     @classmethod
     def by_factor(cls, finest: int = 2, *coarser: int) -> ToDo:
@@ -63,7 +65,7 @@ class ToDo(MergeConfig):
         super().__post_init__()
         self._store_tuple("coarser_ratios")
         for ratio in self.coarser_ratios:
-            if not _is_number(ratio) or not 0 <= ratio < 1:
+            if not is_number(ratio) or not 0 <= ratio < 1:
                 raise ConfigError(
                     f"coarser_ratios has {ratio!r}: it takes numbers from 0 (that level is left alone) up to, not "
                     f"including, 1."
@@ -77,7 +79,7 @@ class ToDo(MergeConfig):
         return self.layout_at(grid, downsample=1)
 
     def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
-        ratios = (self.ratio, *self.coarser_ratios)
+        ratios = (self.number("ratio"), *self.coarser_ratios)
         level = downsample.bit_length() - 1
         if level >= len(ratios) or ratios[level] == 0:
             raise CannotMerge(f"{downsample} times coarser than the model's finest level, with no ratio for it")

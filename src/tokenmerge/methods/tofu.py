@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenmerge.config import Place, _is_number
+from tokenmerge.config import Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.matched import MatchedOperator
 from tokenmerge.methods.tomesd import ToMeSD
 from tokenmerge.ops.bipartite import Matching, merge_by_mlerp, merge_by_pruning
+from tokenmerge.ratio import is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class ToFu(ToMeSD):
             self._store_tuple("prune")
             for number in self.prune:  # type: ignore[union-attr]
                 self._check_whole("prune", number, least=0)
-        elif not _is_number(self.prune) or not 0 <= self.prune <= 1:
+        elif not is_number(self.prune) or not 0 <= self.prune <= 1:
             raise ConfigError(
                 f"prune is {self.prune!r}: it takes the fraction of blocks that prune, a number from 0 to 1, or a list "
                 f"of their numbers."

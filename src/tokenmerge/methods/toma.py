@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place, _is_number
+from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.ops.attention_merge import (
@@ -21,10 +22,13 @@ from tokenmerge.ops.attention_merge import (
     unmerge_by_transpose,
 )
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
-from tokenmerge.ops.selection import SELECTORS, Selector
+from tokenmerge.ops.selection import SELECTORS, Selector, facility_location, most_gaining
 from tokenmerge.ops.similarity import cosine_similarity, unit_tokens
+from tokenmerge.ratio import Ratio, is_number, is_ratio, stored_ratio, varies
 
 SIMILARITY_STEPS = 4096
+WEIGHT_STEPS = 16
+MOST_SHARES = 2  # a region keeps at most so many even shares under a quota
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,20 +44,30 @@ class ToMA(MergeConfig):
     temperature: softness of the assignment. Small recovers hard merging by nearest destination; above 0.05 images blur.
     unmerge: "transpose" copies back and is fast; "pinv" is the least-squares inverse, slower, and rarely better.
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
-        With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are.
+        With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Lists and functions as there.
+    quota: "equal" keeps as many tokens in every region. "gain" keeps as many in all, more where tokens differ and fewer
+        where they are alike, up to twice the even share: closer images where large parts are plain, for up to twice
+        the time of selecting and merging.
+    importance: "guidance" has tokens count for more in the choice of destinations where classifier-free guidance
+        changed the prediction of the step before most, which is what the prompt is about. Costs next to nothing.
     weights_every: steps for which merge weights are kept; must divide `select_every`.
     """
 
-    ratio: float = 0.5
+    ratio: Ratio = 0.5
     region: Literal["tile", "stripe", "global"] = "tile"
     tile: tuple[int, ...] = (4, 4)
     attend: Literal["region", "global"] = "region"
     selector: str | Selector = "facility_location"
     temperature: float = 0.01
     unmerge: Literal["transpose", "pinv"] = "transpose"
-    kv_ratio: float | None = None
+    kv_ratio: Ratio | None = None
     proportional: bool = True
     weights_every: int = 5
+    importance: Literal["guidance"] | None = None
+    quota: Literal["equal", "gain"] = "equal"
+
+    ratios: ClassVar[tuple[str, ...]] = ("ratio", "kv_ratio")
+    takes_mask: ClassVar[bool] = True
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
@@ -76,6 +90,15 @@ class ToMA(MergeConfig):
         return dataclasses.replace(cls.paper(ratio), scope="block")
 
     @classmethod
+    def released(cls, ratio: float = 0.5) -> ToMA:
+        """What the authors' released code does: ToMA-tile that merges at every third step and runs the others whole.
+
+        That code is for Flux alone, where the first ten blocks are left alone, as here by default. It can pick one
+        destination twice where a tile is flat; here destinations are always distinct.
+        """
+        return dataclasses.replace(cls.paper_tile(ratio), merge_every=3)
+
+    @classmethod
     def stack(cls, ratio: float = 0.5) -> ToMA:
         """Merged once per run of consecutive blocks: the least overhead of all."""
         return cls(ratio=ratio, scope="stack")
@@ -92,8 +115,21 @@ class ToMA(MergeConfig):
             raise ConfigError(f"tile is {self.tile!r}: it takes (height, width), or (frames, height, width) for video.")
         for side in self.tile:
             self._check_whole("tile", side, least=1)
-        if not _is_number(self.temperature) or self.temperature <= 0:
+        if not is_number(self.temperature) or self.temperature <= 0:
             raise ConfigError(f"temperature is {self.temperature!r}: it takes a number above 0, such as 0.01.")
+        if self.importance is not None:
+            self._check_choice("importance", self.importance, ("guidance",))
+            if self.selector in ("random", "grid"):
+                raise ConfigError(
+                    f"importance is {self.importance!r}, and selector {self.selector!r} looks at no token: leave "
+                    f"importance out, or use selector='facility_location'."
+                )
+        self._check_choice("quota", self.quota, ("equal", "gain"))
+        if self.quota == "gain" and self.selector != "facility_location":
+            raise ConfigError(
+                f"quota is 'gain', which is what facility location adds, and selector is {self.selector!r}: use "
+                f"selector='facility_location', or quota='equal'."
+            )
         self._check_whole("weights_every", self.weights_every, least=1)
         if self.select_every % self.weights_every:
             raise ConfigError(
@@ -110,9 +146,10 @@ class ToMA(MergeConfig):
         if self.kv_ratio is None:
             super()._check_ratio()
             return
-        for field in ("ratio", "kv_ratio"):
-            value = getattr(self, field)
-            if not _is_number(value) or not 0 <= value < 1:
+        for field in self.ratios:
+            value = stored_ratio(field, getattr(self, field))
+            object.__setattr__(self, field, value)
+            if not varies(value) and not is_ratio(value):
                 raise ConfigError(
                     f"{field} is {value!r}: with kv_ratio set it takes a number from 0 up to, not including, 1."
                 )
@@ -125,41 +162,51 @@ class ToMA(MergeConfig):
 
     @property
     def keys_apart(self) -> bool:
-        return self._keys_ratio != self.ratio
+        return self.kv_ratio is not None and self.kv_ratio != self.ratio
+
+    def _numbers(self) -> tuple[float, float]:
+        """The ratios of queries and of keys."""
+        ratio = self.number("ratio")
+        return ratio, ratio if self.kv_ratio is None else self.number("kv_ratio")
 
     @property
-    def _keys_ratio(self) -> float:
-        return self.ratio if self.kv_ratio is None else self.kv_ratio
+    def watches_guidance(self) -> bool:
+        return self.importance == "guidance"
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
-        regions = self._regions(grid)
+        return self.layout_keeping(grid, 1, ())
+
+    def layout_keeping(self, grid: tuple[int, ...], downsample: int, aside: tuple[int, ...]) -> Layout:
+        if len(aside) == math.prod(grid):
+            raise CannotMerge("keep is white everywhere here, so nothing is left to merge")
+        regions = self._regions(grid, aside)
         self._refuse_empty_regions(regions)
         kept = [
-            regions.tokens if ratio == 0 else regions.kept(ratio) * regions.count
-            for ratio in (self.ratio, self._keys_ratio)
+            regions.tokens if ratio == 0 else regions.kept(ratio) * regions.count + regions.aside
+            for ratio in self._numbers()
         ]
         if min(kept) == regions.tokens:
             raise CannotMerge(
-                f"ratio {max(self.ratio, self._keys_ratio)} keeps all {regions.smallest} tokens of a region; "
+                f"ratio {max(self._numbers())} keeps all {regions.smallest} tokens of a region; "
                 f"raise ratio or choose a larger tile"
             )
         return Layout(grid, regions.tokens, kept[0], kept[1], regions)
 
     def _refuse_empty_regions(self, regions: Regions) -> None:
         """A region cannot keep less than one token, and a ratio is never capped in silence."""
-        size = regions.tokens / regions.count
-        ratio = max(self.ratio, self._keys_ratio)
+        size = (regions.tokens - regions.aside) / regions.count
+        ratio = max(self._numbers())
         if size * (1 - ratio) < 0.5:
             raise ConfigError(
                 f"ratio {ratio} would leave nothing of a region of {size:g} tokens: use at most "
                 f"{math.floor((1 - 1 / size) * 1000) / 1000}, or a larger tile."
             )
 
-    def _regions(self, grid: tuple[int, ...]) -> Regions:
+    def _regions(self, grid: tuple[int, ...], aside: tuple[int, ...]) -> Regions:
         if self.region == "global":
-            return regions_of(grid, grid)
+            return regions_of(grid, grid, aside)
         if self.region == "stripe":
-            return regions_of(grid, stripe_tile(grid, self.tile[-2] * self.tile[-1]))
+            return regions_of(grid, stripe_tile(grid, self.tile[-2] * self.tile[-1]), aside)
         # A flat tile on a video grid is one frame deep; a deep tile on an image has no frames to span.
         tile = (*[1] * (len(grid) - len(self.tile)), *self.tile)[-len(grid) :]
         if any(side > length for side, length in zip(tile, grid, strict=True)):
@@ -167,28 +214,33 @@ class ToMA(MergeConfig):
                 f"tile {_by(tile)} is larger than the {_by(grid)} grid of tokens: use a tile of at most {_by(grid)}, "
                 f"or min_tokens={regions_of(grid, grid).tokens + 1} to leave that level alone."
             )
-        return regions_of(grid, tile)
+        return regions_of(grid, tile, aside)
 
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         assert layout.regions is not None
         regions = layout.regions
         in_regions = tokens if place.in_region_order else regions.gather(tokens)
+        in_regions = in_regions[:, : regions.count * regions.size]
         unit = unit_tokens(in_regions).reshape(tokens.shape[0], regions.count, regions.size, -1)  # (B, R, n, C)
-        picks = previous.picks if previous is not None else None
+        picks, gains = (None, None) if previous is None else (previous.picks, previous.gains)
         if picks is None:
             most = max(kept for kept in (layout.kept, layout.kept_keys) if kept < layout.tokens)
-            picks = self._select(unit, most // regions.count, regions, place.one_for_batch)
+            even = (most - regions.aside) // regions.count
+            count = even if self.quota == "equal" else min(MOST_SHARES * even, regions.smallest)
+            picks, gains = self._select(unit, count, regions, place)
         operators: dict[int, LinearOperator | None] = {layout.tokens: None}
         for kept in (layout.kept, layout.kept_keys):
             if kept not in operators:
+                inside = kept - regions.aside
+                rows = None if gains is None else most_gaining(gains, inside)
                 # The first k greedy picks are what choosing k would have given: one selection serves both ratios.
-                fewer = picks[..., : kept // regions.count]
-                operators[kept] = self._operator(unit, fewer, regions, tokens.dtype, place.in_region_order)
-        return Operators(operators[layout.kept], operators[layout.kept_keys], picks)
+                fewer = picks if rows is not None else picks[..., : inside // regions.count]
+                operators[kept] = self._operator(unit, fewer, rows, regions, tokens.dtype, place.in_region_order)
+        return Operators(operators[layout.kept], operators[layout.kept_keys], picks, gains)
 
-    def _select(self, unit: Tensor, count: int, regions: Regions, one_for_batch: bool) -> Tensor:
-        """(B, R, n, C) -> (B, R, count): places of the destinations within their regions."""
+    def _select(self, unit: Tensor, count: int, regions: Regions, place: Place) -> tuple[Tensor, Tensor | None]:
+        """(B, R, n, C) -> (B, R, count): places of the destinations within their regions; for a quota, their gains."""
         similarity = cosine_similarity(unit)  # (B, R, n, n)
         # Two tokens that are each other's nearest gain exactly the same. In steps this coarse sums are exact, so such a
         # tie goes to the first of them, and not to rounding, which depends on the rest of the batch.
@@ -198,38 +250,92 @@ class ToMA(MergeConfig):
         else:
             available = regions.valid
             similarity = similarity * available.unsqueeze(-2)  # padding need not be represented
-        if one_for_batch:
+        if place.importance is not None:
+            similarity = similarity * _weights_in(regions, place.importance).unsqueeze(-2)
+        if place.one_for_batch:
             # Side by side the samples' tokens are all there is to represent, so gains add up over the batch.
             similarity = torch.cat(similarity.unbind(), dim=-1).unsqueeze(0)
-        selector = self.selector if callable(self.selector) else SELECTORS[self.selector]
-        picks = selector(similarity, count, available)
-        if picks.shape != (*similarity.shape[:2], count):
-            raise ConfigError(
-                f"selector gave indices of shape {tuple(picks.shape)}: for {count} of {similarity.shape[2]} candidates "
-                f"it must give (samples, regions, {count}), here {(*similarity.shape[:2], count)}."
-            )
-        return picks.expand(unit.shape[0], -1, -1)
+        if self.quota == "gain":
+            picks, gains = facility_location(similarity, count, available)
+            return picks.expand(unit.shape[0], -1, -1), gains.expand(unit.shape[0], -1, -1)
+        if callable(self.selector):
+            picks = self.selector(similarity, count, available)
+            _check_picks(picks, (*similarity.shape[:2], count), similarity.shape[2])
+        else:
+            picks = SELECTORS[self.selector](similarity, count, available)
+        return picks.expand(unit.shape[0], -1, -1), None
 
     def _operator(
-        self, unit: Tensor, picks: Tensor, regions: Regions, dtype: torch.dtype, in_region_order: bool
+        self,
+        unit: Tensor,
+        picks: Tensor,
+        rows: Tensor | None,
+        regions: Regions,
+        dtype: torch.dtype,
+        in_region_order: bool,
     ) -> LinearOperator:
         batch, count, size, channels = unit.shape
+        in_use = None
+        if rows is not None:
+            in_use = torch.zeros(batch, count * picks.shape[-1], dtype=torch.bool, device=unit.device)
+            in_use = in_use.scatter(1, rows, True)
         offsets = torch.arange(count, device=unit.device).view(1, count, 1) * size
         places = (picks + offsets).view(batch, -1)  # (B, M) among all places of the sample
         if self.attend == "global":
             valid = None if regions.valid is None else regions.valid.view(1, -1).expand(batch, -1)
-            weights = assignment_weights(unit.reshape(batch, -1, channels), places, self.temperature, valid)
+            weights = assignment_weights(unit.reshape(batch, -1, channels), places, self.temperature, valid, in_use)
         else:
             valid = None if regions.valid is None else regions.valid.repeat(batch, 1)
             groups = unit.reshape(batch * count, size, channels)
-            weights = assignment_weights(groups, picks.reshape(batch * count, -1), self.temperature, valid)
+            chosen = picks.reshape(batch * count, -1)
+            in_use = None if in_use is None else in_use.view_as(chosen)
+            weights = assignment_weights(groups, chosen, self.temperature, valid, in_use)
         up = unmerge_by_pinv(weights) if self.unmerge == "pinv" else unmerge_by_transpose(weights)
+        mass = represented(weights).view(batch, -1)
+        if rows is not None:
+            mass, places = mass.gather(1, rows), places.gather(1, rows)
         return LinearOperator(
             down=merge_matrix(weights).to(dtype),
             up=up.to(dtype),
             regions=None if in_region_order or regions.natural else regions,
-            mass=represented(weights).view(batch, -1),
-            destinations=places if in_region_order else regions.order[places],
+            rows=rows,
+            aside=regions.aside,
+            mass=functional.pad(mass, (0, regions.aside), value=1.0),
+            destinations=self._destinations(places, regions, in_region_order),
+        )
+
+    @staticmethod
+    def _destinations(places: Tensor, regions: Regions, in_region_order: bool) -> Tensor:
+        """(B, M): where the kept tokens sit, those set aside last."""
+        if regions.aside:
+            inside = regions.count * regions.size
+            aside = torch.arange(inside, inside + regions.aside, device=places.device)
+            places = torch.cat([places, aside.expand(places.shape[0], -1)], dim=1)
+        return places if in_region_order else regions.order[places]
+
+
+def _weights_in(regions: Regions, importance: Tensor) -> Tensor:
+    """(B, N) -> (B, R, n), in steps that keep sums of similarities exact (see SIMILARITY_STEPS)."""
+    steps = importance.float().mul(WEIGHT_STEPS).round().clamp_min(1).div(WEIGHT_STEPS)
+    inside = steps.index_select(1, regions.order[: regions.count * regions.size])
+    return inside.view(-1, regions.count, regions.size)
+
+
+def _check_picks(picks: Tensor, shape: tuple[int, ...], candidates: int) -> None:
+    """Raise where a selector of the user's own gave something that is no choice."""
+    if picks.shape != shape:
+        raise ConfigError(
+            f"selector gave indices of shape {tuple(picks.shape)}: for {shape[-1]} of {candidates} candidates it must "
+            f"give (samples, regions, {shape[-1]}), here {shape}."
+        )
+    if picks.dtype != torch.long:
+        raise ConfigError(f"selector gave indices of type {picks.dtype}: they must be torch.long.")
+    if picks.is_meta or torch.compiler.is_compiling():
+        return  # there is nothing to look at yet
+    if picks.numel() and not 0 <= int(picks.min()) <= int(picks.max()) < candidates:
+        raise ConfigError(
+            f"selector gave indices from {int(picks.min())} to {int(picks.max())}: a region has {candidates} "
+            f"candidates, counted from 0."
         )
 
 

@@ -13,6 +13,7 @@ from tokenmerge.errors import ConfigError
 from tokenmerge.methods.matched import MatchedOperator
 from tokenmerge.ops.bipartite import Matching, count_destinations, match_tokens, merge_by_mean, split_tokens
 from tokenmerge.ops.similarity import unit_tokens
+from tokenmerge.ratio import largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,10 @@ class ToMeSD(MergeConfig):
         for field in ("sx", "sy", "per_cell", "max_downsample"):
             self._check_whole(field, getattr(self, field), least=1)
         self._check_whole("seed", self.seed, least=0)
+        if self.seed >= 2**32:
+            raise ConfigError(
+                f"seed is {self.seed}: it takes a whole number below 2**32, for larger ones would repeat smaller ones."
+            )
         self._check_flag("use_rand")
         area = self.sx * self.sy
         if self.per_cell >= area:
@@ -59,7 +64,7 @@ class ToMeSD(MergeConfig):
                 f"nothing is left to merge. Use a smaller per_cell, or larger cells (sx, sy)."
             )
         most = 1 - self.per_cell / area
-        if self.ratio > most + 1e-9:
+        if largest(self.ratio) > most + 1e-9:
             raise ConfigError(
                 f"ratio is {self.ratio!r}: with {self.per_cell} kept in every cell of {self.sx} x {self.sy} tokens, it "
                 f"takes at most {most:.4g}. Lower ratio, or use larger cells (sx, sy)."
@@ -79,7 +84,7 @@ class ToMeSD(MergeConfig):
                 f"a cell of {self.sx} x {self.sy} is larger than the {' x '.join(map(str, grid))} grid of tokens: use "
                 f"smaller cells (sx, sy), or min_tokens={tokens + 1} to leave that level alone."
             )
-        merged = int(tokens * self.ratio)
+        merged = int(tokens * self.number("ratio"))
         if merged == 0:
             raise CannotMerge(f"ratio {self.ratio} of {tokens} tokens is not one token")
         sources = tokens - count_destinations(grid, cell, self.per_cell)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tokenmerge.hooked import argument_names
 from tokenmerge.models.base import (
     Block,
     Call,
@@ -64,12 +65,14 @@ class QwenImageFamily(Family):
         new = new_like(model)
         # 16 pixels a side make a token; 512 leaves room for the longest prompt that pipelines allow by default.
         rows, columns = size[0] // 16, size[1] // 16
-        return {
+        inputs = {
             "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
             "encoder_hidden_states": torch.randn(batch, 512, config.joint_attention_dim, **new),
             "timestep": torch.full((batch,), 0.5, **new),
             "img_shapes": [[(1, rows, columns)]] * batch,
         }
+        # diffusers before 0.39 asks for the lengths of the texts; later ones read them off the embeddings.
+        return {**inputs, "txt_seq_lens": [512] * batch} if "txt_seq_lens" in argument_names(model) else inputs
 
 
 def _image_rows_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:

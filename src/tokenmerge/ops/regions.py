@@ -6,6 +6,7 @@ so that everything later is one batched matrix product over regions.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,23 +14,27 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from tokenmerge.errors import ConfigError
+
 
 @dataclass(frozen=True, eq=False)
 class Regions:
     """How the N tokens of a grid fall into R regions of n places each.
 
     Where the tile does not divide the grid, tiles differ by a row or a column; the smaller ones are filled up
-    with repeats of their last token, which `valid` marks as not being there.
+    with repeats of their last token, which `valid` marks as not being there. Tokens that are kept as they are belong
+    to no region: their places follow those of the regions.
     """
 
     grid: tuple[int, ...]
-    order: Tensor  # (R * n,) token index of each place; a permutation of 0..N-1 where nothing is padded
+    order: Tensor  # (R * n + aside,) token index of each place; a permutation of 0..N-1 where nothing is padded
     inverse: Tensor  # (N,) the place of each token
     valid: Tensor | None  # (R, n) False at padding; None where there is none
     count: int  # R
     size: int  # n
     smallest: int  # real tokens in the smallest region
     natural: bool  # the order is 0..N-1 already, so nothing needs to move
+    aside: int = 0  # tokens in no region
 
     @property
     def tokens(self) -> int:
@@ -46,14 +51,15 @@ class Regions:
         >>> regions_of((8, 8), (4, 4)).kept(0.5)
         8
         """
-        return max(1, min(self.smallest, round(self.tokens / self.count * (1 - ratio))))
+        inside = self.tokens - self.aside
+        return max(1, min(self.smallest, round(inside / self.count * (1 - ratio))))
 
     def gather(self, tokens: Tensor) -> Tensor:
-        """(B, N, C) -> (B, R * n, C): tokens of a region side by side."""
+        """(B, N, C) -> (B, R * n + aside, C): tokens of a region side by side."""
         return tokens if self.natural else tokens.index_select(1, self.order)
 
     def scatter(self, tokens: Tensor) -> Tensor:
-        """(B, R * n, C) -> (B, N, C): the inverse of `gather`; padding is dropped."""
+        """(B, R * n + aside, C) -> (B, N, C): the inverse of `gather`; padding is dropped."""
         return tokens if self.natural else tokens.index_select(1, self.inverse)
 
     def to(self, device: torch.device) -> Regions:
@@ -61,16 +67,20 @@ class Regions:
         return _on_device(self, device)
 
 
-def regions_of(grid: tuple[int, ...], tile: tuple[int, ...]) -> Regions:
+def regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, ...] = ()) -> Regions:
     """Cut a grid of any number of axes into tiles of (about) the given size.
 
-    Each axis is cut into ceil(length / tile) pieces that differ by at most one token.
+    Each axis is cut into ceil(length / tile) pieces that differ by at most one token. With tokens set `aside`, the
+    others are taken tile by tile and cut into pieces of a tile's size, so that regions stay local and alike in size;
+    what is left over, less than a tile, is set aside as well.
 
     >>> r = regions_of((4, 4), (2, 2))
     >>> r.order.view(r.count, r.size)[0].tolist()
     [0, 1, 4, 5]
     """
-    return _regions_of(tuple(grid), tuple(tile))
+    if min(grid, default=0) < 1:
+        raise ConfigError(f"a grid of {' x '.join(map(str, grid))} holds no tokens: give one of at least 1 x 1.")
+    return _regions_of(tuple(grid), tuple(tile), tuple(aside))
 
 
 def stripe_tile(grid: tuple[int, ...], area: int) -> tuple[int, ...]:
@@ -85,29 +95,39 @@ def stripe_tile(grid: tuple[int, ...], area: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...]) -> Regions:
+def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, ...]) -> Regions:
     cuts = [_even_cuts(length, math.ceil(length / side)) for length, side in zip(grid, tile, strict=True)]
     index = torch.arange(math.prod(grid)).view(grid)
     pieces = [index]
     for axis, sizes in enumerate(cuts):
         pieces = [part for piece in pieces for part in piece.split_with_sizes(sizes, dim=axis)]
     flat = [piece.reshape(-1) for piece in pieces]
+    if aside:
+        inside = torch.cat(flat)
+        inside = inside[~torch.isin(inside, torch.tensor(aside))]
+        size = min(max(map(len, flat)), len(inside))
+        whole = len(inside) // size * size
+        flat = list(inside[:whole].split(size))  # type: ignore[no-untyped-call]
+        aside = (*aside, *inside[whole:].tolist())
     smallest, largest = min(map(len, flat)), max(map(len, flat))
     # Padding repeats a token of the same region: harmless wherever it is read, and never read where it matters.
     rows = [torch.cat([piece, piece[-1:].expand(largest - len(piece))]) for piece in flat]
-    order = torch.stack(rows)
+    places = torch.stack(rows)
     valid = torch.stack([torch.arange(largest) < len(piece) for piece in flat])
     inverse = torch.empty(math.prod(grid), dtype=torch.long)
-    inverse[order[valid]] = valid.flatten().nonzero().squeeze(1)
+    inverse[places[valid]] = valid.flatten().nonzero().squeeze(1)
+    order = torch.cat([places.flatten(), torch.tensor(aside, dtype=torch.long)])
+    inverse[list(aside)] = torch.arange(places.numel(), len(order))
     return Regions(
         grid=grid,
-        order=order.flatten(),
+        order=order,
         inverse=inverse,
         valid=None if smallest == largest else valid,
         count=len(flat),
         size=largest,
         smallest=smallest,
-        natural=bool(torch.equal(order.flatten(), torch.arange(math.prod(grid)))),
+        natural=bool(torch.equal(order, torch.arange(math.prod(grid)))),
+        aside=len(aside),
     )
 
 
@@ -115,15 +135,11 @@ def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...]) -> Regions:
 def _on_device(regions: Regions, device: torch.device) -> Regions:
     if regions.order.device == device:
         return regions
-    return Regions(
-        grid=regions.grid,
+    return dataclasses.replace(
+        regions,
         order=regions.order.to(device),
         inverse=regions.inverse.to(device),
         valid=None if regions.valid is None else regions.valid.to(device),
-        count=regions.count,
-        size=regions.size,
-        smallest=regions.smallest,
-        natural=regions.natural,
     )
 
 

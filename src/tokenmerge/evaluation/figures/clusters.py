@@ -111,13 +111,18 @@ def kmeans(points: Tensor, clusters: int, rounds: int = 20) -> Tensor:
 
 def recoloured(state: HiddenState, image: Image.Image) -> NDArray[np.uint8]:
     """(H, W, 3): each cluster in the mean colour that the finished image has where its tokens are."""
-    height, width = state.grid
+    return in_colours_of(image, kmeans(state.tokens, CLUSTERS).numpy(), state.grid)
+
+
+def in_colours_of(image: Image.Image, groups: NDArray[np.int64], grid: tuple[int, int]) -> NDArray[np.uint8]:
+    """(H, W, 3): each group of tokens, given by (H * W,) numbers, in its mean colour in the image."""
+    height, width = grid
     colours = np.asarray(image.convert("RGB").resize((width, height), Image.Resampling.BOX), dtype=np.float64)
     flat = colours.reshape(-1, 3)
-    labels = kmeans(state.tokens, CLUSTERS).numpy()
-    painted = np.zeros_like(flat)
-    for label in np.unique(labels):
-        painted[labels == label] = flat[labels == label].mean(axis=0)
+    _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(sizes), 3))
+    np.add.at(sums, places, flat)
+    painted = (sums / sizes[:, None])[places]
     return painted.reshape(height, width, 3).round().astype(np.uint8)
 
 

@@ -16,7 +16,9 @@ CLUSTERS = "hidden-states"
 OVERLAP = "destinations"
 
 
-def internal_figures(experiment: Experiment, kept: Path, pair: Pair) -> dict[str, tuple[str, str | None]]:
+def internal_figures(
+    experiment: Experiment, kept: Path, pair: Pair, allow_pickle: bool = False
+) -> dict[str, tuple[str, str | None]]:
     """The figures that the experiment asks for, made of its first pair; those in the folder are not made again."""
     captions = {}
     if experiment.figures.hidden_states:
@@ -29,7 +31,7 @@ def internal_figures(experiment: Experiment, kept: Path, pair: Pair) -> dict[str
         drawn[name] = (caption, file.read_text(encoding="utf-8") if file.exists() else None)
     if all(svg is not None for _, svg in drawn.values()):
         return drawn
-    maker = load_maker(experiment)
+    maker = load_maker(experiment, allow_pickle)
     if CLUSTERS in drawn and drawn[CLUSTERS][1] is None:
         with recorded_hidden_states(maker.pipeline, experiment.image.steps) as states:
             image = maker.draw(pair, experiment.image.steps)

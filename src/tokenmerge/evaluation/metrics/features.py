@@ -70,5 +70,5 @@ def _read(path: Path, key: str) -> NDArray[np.float32] | None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return arrays["features"] if str(arrays["key"]) == key else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile):
         return None

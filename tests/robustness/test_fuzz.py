@@ -1,0 +1,45 @@
+"""Whatever is asked for, on whatever model and size: a clear error or a sound picture, and the model comes back.
+
+500 cases by default. `make fuzz` runs 20,000; a shard that fails prints its case and is the same each time it is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+from fuzzing import METHODS, OPTIONS, Case, Outcomes, cases, check
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+SHARD = 125  # cases
+CASES = int(os.environ.get("TOKENMERGE_FUZZ_CASES", "500"))
+FIRST = int(os.environ.get("TOKENMERGE_FUZZ_FIRST", "0"))
+
+
+@pytest.mark.parametrize("shard", range(FIRST // SHARD, -(-CASES // SHARD)), ids="shard-{}".format)
+def test_a_clear_error_or_a_sound_picture(shard: int) -> None:
+    outcomes = Outcomes()
+
+    @seed(shard)
+    @settings(
+        max_examples=SHARD,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
+    @given(case=cases())
+    def holds(case: Case) -> None:
+        outcomes.counts[check(case)] += 1
+
+    holds()
+    print(f"shard {shard}: {outcomes}")
+    assert outcomes.counts["merged"] > SHARD // 8, str(outcomes)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.__name__)
+def test_every_option_takes_part(method: type) -> None:
+    missing = [field.name for field in dataclasses.fields(method) if field.name not in OPTIONS]
+    assert not missing, f"add values for {missing} to OPTIONS in fuzzing.py"
