@@ -9,7 +9,7 @@ CASES ?= 20000
 OLDER := $(basename $(notdir $(wildcard tests/matrix/*.txt)))
 CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/test_pipelines.py
 
-.PHONY: demo test test-all test-matrix test-older fuzz screenshots check clean
+.PHONY: demo test test-all test-long test-matrix test-older fuzz screenshots check clean
 
 demo: $(READY)
 	$(BIN)/tokenmerge compare "$(PROMPT)" --size 512 --out demo
@@ -17,8 +17,10 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n auto -m "not long"
 
-test-all: $(READY)
-	$(BIN)/python -m pytest -n auto
+test-all: test test-long
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -n auto -m long
 
 # What holds for every model and with everything else, on the oldest, a middle and the newest release of diffusers.
 test-matrix: test-older

@@ -258,7 +258,7 @@ def _skipped(choice: int | tuple[int, int] | tuple[str, ...] | None, default: in
         choice = (default if choice is None else choice), 0
     patterns = [item for item in choice if isinstance(item, str)]
     if not patterns:
-        first, last = (int(item) for item in choice)
+        first, last = (int(item) for item in choice or (0, 0))  # an empty list skips none
         return {*names[:first], *names[max(0, len(names) - last) :]}
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):

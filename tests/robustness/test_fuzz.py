@@ -9,7 +9,7 @@ import dataclasses
 import os
 
 import pytest
-from fuzzing import METHODS, OPTIONS, Case, Outcomes, cases, check
+from fuzzing import METHODS, OPTIONS, Case, Outcomes, beyond_the_region, cases, check, not_whole
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 SHARD = 125  # cases
@@ -36,7 +36,19 @@ def test_a_clear_error_or_a_sound_picture(shard: int) -> None:
 
     holds()
     print(f"shard {shard}: {outcomes}")
-    assert outcomes.counts["merged"] > SHARD // 8, str(outcomes)
+    assert outcomes.merged > SHARD // 8, str(outcomes)
+
+
+FOUND = [
+    (Case("ToMeSD", {"min_tokens": 4, "skip_blocks": ()}, "wan", (8, 8), 1), "merged"),
+    (Case("ToMA", {"min_tokens": 4, "selector": not_whole}, "sdxl", (8, 8), 1), "refused by a call"),
+    (Case("ToMA", {"min_tokens": 4, "selector": beyond_the_region}, "sd15", (8, 8), 1), "refused by a call"),
+]
+
+
+@pytest.mark.parametrize(("case", "outcome"), FOUND, ids=range(len(FOUND)))
+def test_what_once_crashed(case: Case, outcome: str) -> None:
+    assert check(case) == outcome
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.__name__)

@@ -13,9 +13,11 @@ from typing import Any
 
 from chromium import install_chromium
 from page_user import PHONE, PageUser
+from PIL import Image
 
 # Wide enough for two columns, and sharp on a good screen.
 DESKTOP = {"viewport": {"width": 1240, "height": 900}, "device_scale_factor": 1.25}
+COLOURS = 256  # a quarter of the file, and no difference that anyone sees
 LONGEST_DRAWING = 600_000  # milliseconds
 ON_A_PHONE = {"viewport": PHONE, "device_scale_factor": 1.5, "has_touch": True, "is_mobile": True}
 
@@ -118,6 +120,8 @@ class Photographer:
         user.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         file = self.folder / f"{name}.png"
         user.page.screenshot(path=file, full_page=True, animations="disabled")
+        with Image.open(file) as picture:
+            picture.convert("RGB").quantize(COLOURS).save(file, optimize=True)
         print(file, flush=True)
 
 
