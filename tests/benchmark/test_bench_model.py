@@ -12,6 +12,7 @@ from tokenmerge.benchmark.model_bench import ModelTrial, model_trials
 from tokenmerge.benchmark.subject import Subject, load_model
 from tokenmerge.errors import NothingMergedError, UsageError
 from tokenmerge.methods.named import METHODS as NAMED
+from tokenmerge.methods.named import named_config
 from tokenmerge.root import root_site_of
 
 METHODS = ("none", "tomesd-package", "toma", "toma-stack", "lower-bound")
@@ -58,8 +59,10 @@ def test_multiply_adds_fall_with_the_ratio_and_refreshes_cost_extra(subject: Sub
     assert none["steady"] > package["steady"] > limit["steady"]
 
 
-def test_every_named_method_can_be_measured(subject: Subject) -> None:
-    for trial in model_trials(subject, ("none", *NAMED), [0.5], limit=False):
+def test_every_named_method_that_merges_at_each_step_can_be_measured(subject: Subject) -> None:
+    methods = [name for name in NAMED if named_config(name, 0.5).merge_every == 1]
+    assert set(NAMED) - set(methods) == {"toma-released"}
+    for trial in model_trials(subject, ("none", *methods), [0.5], limit=False):
         trial.visit()
         assert (
             set(trial.measurement.times)

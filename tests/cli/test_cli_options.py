@@ -45,7 +45,9 @@ def test_any_text_is_some_value(text: str) -> None:
     read_value(text)
 
 
-@given(st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.lists(st.integers())))
+@given(
+    st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.lists(st.integers()))
+)
 def test_python_literals_come_back(value: object) -> None:
     assert read_value(repr(value)) == value
 

@@ -50,6 +50,7 @@ ROWS = [
             stable_diffusion,
             partial(schedule, name=kind, options=options),
             four if name.startswith("PNDM") else one_and_four,
+            tolerance=5e-4,  # their latents reach 70 and more, and rounding goes with them
         )
         for name, (kind, options) in SCHEDULERS.items()
     ),
