@@ -40,9 +40,12 @@ def with_changed(output: Any, positions: tuple[int | None, ...], change: Callabl
 
 
 def argument_names(module: nn.Module) -> tuple[str, ...]:
-    """What the positional arguments of a module's forward are called."""
+    """What the positional arguments of a module's forward are called.
+
+    As its class has it: diffusers' caches put another in its place, which in releases before 0.39 tells no names.
+    """
     positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = inspect.signature(module.forward).parameters.values()
+    _self, *parameters = inspect.signature(type(module).forward).parameters.values()
     return tuple(parameter.name for parameter in parameters if parameter.kind in positional)
 
 

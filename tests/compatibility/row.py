@@ -38,6 +38,8 @@ class Row:
     copies: bool = False  # does switching it on copy the model, and the merging with it?
     tolerance: float = 1e-4  # how far a picture may move by rounding alone
     remark: str = ""
+    not_on: str = ""  # releases of diffusers on which it cannot be shown, such as "<0.41"
+    why_not: str = ""
 
     def __str__(self) -> str:
         return f"{self.group}, {self.name} ({self.on})"

@@ -121,10 +121,14 @@ def row(name: str, switch_on: Callable[[Any], Any], draw: Any = six, **more: Any
     return Row("caches", name, "Flux", flux_pipeline, switch_on, draw, draw, scopes=("site",), **more)
 
 
+ONCE_RUN = {
+    "not_on": ">=0.38,<0.41",
+    "why_not": "diffusers 0.38 to 0.40 cannot switch this cache on once a model has run, merged or not",
+}
 ROWS = [
-    row("FirstBlockCache", first_block),
+    row("FirstBlockCache", first_block, **ONCE_RUN),
     # Flux leaves its first blocks alone unless told otherwise, and the cache looks at the first.
-    row("FirstBlockCache, `skip_blocks=1`", first_block, options={"skip_blocks": 1}),
+    row("FirstBlockCache, `skip_blocks=1`", first_block, options={"skip_blocks": 1}, **ONCE_RUN),
     row("PyramidAttentionBroadcast", pyramid, remark=ATTENTION),
     row("PyramidAttentionBroadcast, `parts=('mlp',)`", pyramid, options={"parts": ("mlp",)}),
     row("FasterCache (guidance-distilled)", faster, remark=ATTENTION),
@@ -138,7 +142,7 @@ ROWS = [
         step_by_step,
         scopes=(),
     ),
-    row("TaylorSeer", taylor, remark=ATTENTION),
-    row("TaylorSeer, lite", partial(taylor, use_lite_mode=True)),
-    row("MagCache", magnitude, eight),
+    row("TaylorSeer", taylor, remark=ATTENTION, **{**ONCE_RUN, "not_on": "<0.41"}),
+    row("TaylorSeer, lite", partial(taylor, use_lite_mode=True), **{**ONCE_RUN, "not_on": "<0.41"}),
+    row("MagCache", magnitude, eight, not_on="<0.37", why_not="diffusers 0.37 brought MagCache"),
 ]

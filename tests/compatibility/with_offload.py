@@ -59,8 +59,18 @@ SWITCHES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "`enable_group_offload`, brought in on the CPU",
     ),
 }
+WITHOUT_ACCELERATOR = {"not_on": "<0.41", "why_not": "diffusers before 0.41 offloads groups to accelerators alone"}
 ROWS = [
-    Row("offload", name, on, build, switch_on, changes=False, remark=remark)
+    Row(
+        "offload",
+        name,
+        on,
+        build,
+        switch_on,
+        changes=False,
+        remark=remark,
+        **(WITHOUT_ACCELERATOR if name.startswith("group") else {}),
+    )
     for name, (switch_on, remark) in SWITCHES.items()
     for on, build in (("SD 1.5", stable_diffusion), ("Flux", flux_pipeline))
 ]

@@ -35,5 +35,5 @@ def quantise(pipe: Any) -> Any:
 MODELS = (("SD 1.5", stable_diffusion), ("Flux", flux_pipeline))
 ROWS = [
     *(Row("precision", "layerwise casting, float8", *on, cast_layers) for on in MODELS),
-    *(Row("precision", "int8 layers (PyTorch's dynamic quantisation)", *on, quantise, tolerance=1e-2) for on in MODELS),
+    *(Row("precision", "int8 layers (PyTorch's dynamic quantisation)", *on, quantise, tolerance=3e-2) for on in MODELS),
 ]
