@@ -125,6 +125,7 @@ ONCE_RUN = {
     "not_on": ">=0.38,<0.41",
     "why_not": "diffusers 0.38 to 0.40 cannot switch this cache on once a model has run, merged or not",
 }
+TAYLOR = {**ONCE_RUN, "not_on": "<0.41", "why_not": f"diffusers 0.36 brought TaylorSeer, and {ONCE_RUN['why_not']}"}
 ROWS = [
     row("FirstBlockCache", first_block, **ONCE_RUN),
     # Flux leaves its first blocks alone unless told otherwise, and the cache looks at the first.
@@ -142,7 +143,7 @@ ROWS = [
         step_by_step,
         scopes=(),
     ),
-    row("TaylorSeer", taylor, remark=ATTENTION, **{**ONCE_RUN, "not_on": "<0.41"}),
-    row("TaylorSeer, lite", partial(taylor, use_lite_mode=True), **{**ONCE_RUN, "not_on": "<0.41"}),
+    row("TaylorSeer", taylor, remark=ATTENTION, **TAYLOR),
+    row("TaylorSeer, lite", partial(taylor, use_lite_mode=True), **TAYLOR),
     row("MagCache", magnitude, eight, not_on="<0.37", why_not="diffusers 0.37 brought MagCache"),
 ]

@@ -27,6 +27,7 @@ from tokenmerge.ops.similarity import cosine_similarity, unit_tokens
 from tokenmerge.ratio import Ratio, is_number, is_ratio, stored_ratio, varies
 
 SIMILARITY_STEPS = 4096
+LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 WEIGHT_STEPS = 16
 MOST_SHARES = 2  # a region keeps at most so many even shares under a quota
 
@@ -115,8 +116,11 @@ class ToMA(MergeConfig):
             raise ConfigError(f"tile is {self.tile!r}: it takes (height, width), or (frames, height, width) for video.")
         for side in self.tile:
             self._check_whole("tile", side, least=1)
-        if not is_number(self.temperature) or self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature!r}: it takes a number above 0, such as 0.01.")
+        if not is_number(self.temperature) or self.temperature < LOWEST_TEMPERATURE:
+            raise ConfigError(
+                f"temperature is {self.temperature!r}: it takes a number above 0, {LOWEST_TEMPERATURE:g} at the least, "
+                f"such as 0.01."
+            )
         if self.importance is not None:
             self._check_choice("importance", self.importance, ("guidance",))
             if self.selector in ("random", "grid"):
@@ -261,6 +265,7 @@ class ToMA(MergeConfig):
         if callable(self.selector):
             picks = self.selector(similarity, count, available)
             _check_picks(picks, (*similarity.shape[:2], count), similarity.shape[2])
+            picks = picks.to(similarity.device)  # where a function builds its indices is not ours to choose
         else:
             picks = SELECTORS[self.selector](similarity, count, available)
         return picks.expand(unit.shape[0], -1, -1), None
