@@ -12,7 +12,8 @@ from torch._dynamo.utils import counters
 
 import tokenmerge as tm
 
-MODELS = [model for model in TINY_MODELS if model.name in ("sdxl", "flux")]
+# One for each way of telling attention what its keys stand for: two kinds of masks, and PyTorch's attention inside.
+MODELS = [model for model in TINY_MODELS if model.name in ("sdxl", "flux", "qwen-image")]
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from tiny_models import TINY_MODELS, TinyModel
+from tiny_models import TINY_MODELS, TinyModel, tiny
 from torch import nn
 
 import tokenmerge as tm
@@ -110,3 +110,61 @@ def test_a_stack_that_must_be_merged_per_block_says_so() -> None:
 
 def pick_first(similarity: torch.Tensor, count: int, available: torch.Tensor) -> torch.Tensor:
     return torch.arange(count, device=similarity.device).expand(*similarity.shape[:2], count)
+
+
+def test_a_schedule_of_two_steps_is_counted_as_one_of_ten() -> None:
+    """What a call costs that selects, makes weights or does neither has nothing to do with how often it comes."""
+    model = tiny("pixart").build()
+    counted = []
+    for options in ({}, {"select_every": 2, "weights_every": 2}, {"signal": "previous"}):
+        with tm.merged(model, tm.ToMA(min_tokens=0, **options)) as handle:
+            work = handle.explain(size=(128, 128)).models[0].multiply_adds
+        counted.append((work.steady, work.weights, work.select))
+    assert counted[0][0] < counted[0][1] < counted[0][2]
+    assert counted[1:] == counted[:1] * 2
+
+
+def test_the_grid_is_known_too_where_ids_are_given_by_position() -> None:
+    flux = tiny("flux")
+    model = flux.build()
+    names = (
+        "hidden_states",
+        "encoder_hidden_states",
+        "pooled_projections",
+        "timestep",
+        "img_ids",
+        "txt_ids",
+        "guidance",
+    )
+    with tm.merged(model, tm.ToMA(min_tokens=0, skip_blocks=0)) as handle, torch.no_grad():
+        model(*(flux.inputs([0], (8, 8))[name] for name in names))
+        assert handle.explain().models[0].stacks[0].grid == (8, 8)
+
+
+def test_sana_is_explained_at_the_size_it_was_made_for() -> None:
+    """Its autoencoder shrinks images by 32, not by 8."""
+    from diffusers import SanaTransformer2DModel
+
+    with torch.device("meta"):
+        model = SanaTransformer2DModel(num_layers=1)
+    with tm.merged(model, tm.ToMA()) as handle:
+        assert handle.explain().models[0].stacks[0].grid == (32, 32)
+
+
+def test_weights_kept_in_eight_bits_are_explained_as_they_are_computed_with(unet: TinyModel) -> None:
+    model = unet.build()
+    model.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=torch.float32)
+    with tm.merged(model, tm.ToMA(min_tokens=0, tile=(2, 2))) as handle:
+        assert handle.explain(size=(128, 128)).models[0].multiply_adds.saving > 0
+
+
+def test_an_ip_adapter_of_a_transformer_does_not_stand_in_the_way() -> None:
+    flux = tiny("flux")
+    model = flux.build()
+    with tm.merged(model, tm.ToMA(min_tokens=0, skip_blocks=0)) as handle:
+        flux.call(model, [0], (8, 8))
+        root = handle._roots[0]
+        assert root.last_call is not None
+        # As a pipeline with an IP-Adapter calls it.
+        root.last_call[1]["joint_attention_kwargs"] = {"ip_adapter_image_embeds": [torch.empty(1, 1, 4, device="meta")]}
+        assert handle.explain().models[0].multiply_adds.saving > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+import torch
 
 from tokenmerge.config import Operators
 from tokenmerge.plan import MOST_BRANCHES, GroupPlan, MergePlan
@@ -128,3 +129,15 @@ def test_groups_are_refreshed_each() -> None:
     assert run_group(plan.group("down")) == "select"
     assert run_group(plan.group("down")) == "reuse"
     assert run_group(plan.group("up")) == "select"
+
+
+def test_the_first_step_knows_nothing_of_an_earlier_one() -> None:
+    """Two pictures of a single step each, with the same text: the second looks like the first step once more."""
+    plan = MergePlan(10, 5)
+    for output in (torch.zeros(1), torch.ones(1)):
+        plan.begin_call(999.0, HERE, "a cat")
+        memory = plan.memory("block")
+        assert memory.current.output is None
+        memory.current.output = output
+    plan.begin_call(500.0, HERE, "a cat")
+    assert memory.current.output is output

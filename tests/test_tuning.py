@@ -134,6 +134,11 @@ def test_what_is_no_pipeline_is_refused() -> None:
         tune("sdxl", ["a cat"])
 
 
+def test_a_bare_model_is_refused(pipe: Any) -> None:
+    with pytest.raises(UnsupportedModelError, match="draws no pictures by itself: give the pipeline"):
+        tune(pipe.unet, ["a cat"])
+
+
 def test_a_candidate_that_does_not_fit_is_an_error(pipe: Any) -> None:
     with pytest.raises(ConfigError, match="larger than"):
         tune(pipe, ["a cat"], candidates=[tm.ToMA(tile=(64, 64), min_tokens=0)], **OPTIONS)

@@ -18,10 +18,17 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tokenmerge.config import MergeConfig
+from tokenmerge.models import family_of
+from tokenmerge.plan import MergePlan
 from tokenmerge.ratio import ratio_text
-from tokenmerge.root import PROGRESS, RootSite, root_site_of
+from tokenmerge.root import RootSite, root_site_of
 from tokenmerge.sites import BlockSite, StackSite
 from tokenmerge.worthwhile import Timing, table_of
+
+# A ratio that is a function is looked at so often: each change of it is counted apart, which takes its time.
+TENTHS = 10
+# More steps than any generation has.
+NEVER = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class MultiplyAdds:
     steady: int  # a call that reuses its plan
     weights: int  # one that makes new weights
     select: int  # one that makes new destinations and weights
-    average: float  # over the schedule, with the steps that `merge_every` leaves whole
+    average: float  # over the schedule, with the steps that run whole
 
     @property
     def saving(self) -> float:
@@ -116,9 +123,12 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
         args, kwargs = root.last_call
     else:
         kwargs = root.family.example_inputs(twin, size or native_size(root.model), batch or 1)
+    kwargs = _without_adapters(kwargs)
     unmerged = _count(twin, args, kwargs)
     # Without weights there are no timesteps either, so no step may be left out.
-    twin_root = RootSite(twin, root.family, dataclasses.replace(root.config, merge_every=1), root.keep)
+    twin_root = RootSite(twin, root.family, dataclasses.replace(root.config, merge_every=1, detail_every=0), root.keep)
+    # What is due is said here, call by call, and by no schedule.
+    twin_root.plan = MergePlan(NEVER, NEVER)
     twin_root.caches_of = root
     twin_root.attach()
     stacks: list[StackReport] = []
@@ -143,8 +153,9 @@ def _moments(root: RootSite) -> list[tuple[float, float]]:
     if not root.config.varies:
         return [(0, 1)]
     depths = [block.depth for stack in root.stacks for block in stack.blocks]
-    ratios = [[root.config.at(progress, depth) for depth in depths] for progress in PROGRESS]
-    begins = [here for index, here in enumerate(PROGRESS) if index == 0 or ratios[index] != ratios[index - 1]]
+    looked_at = root.config.moments(TENTHS)
+    ratios = [[root.config.at(progress, depth) for depth in depths] for progress in looked_at]
+    begins = [here for index, here in enumerate(looked_at) if index == 0 or ratios[index] != ratios[index - 1]]
     return list(zip(begins, [*begins[1:], 1], strict=True))
 
 
@@ -156,7 +167,7 @@ def _count_moment(twin_root: RootSite, config: MergeConfig, unmerged: int, args:
     weights = _count(twin, args, kwargs)
     steady = _count(twin, args, kwargs)
     select_every, weights_every = config.refresh_every
-    merged = select_every / config.merge_every  # steps that merge, of `select_every`
+    merged = select_every * config.share_merged  # steps that merge, of `select_every`
     selects = min(1.0, merged)
     reweighs = min(select_every // weights_every - 1, merged - selects)
     total = selects * select + reweighs * weights + (merged - selects - reweighs) * steady
@@ -209,12 +220,27 @@ def _weightless_twin(model: nn.Module) -> nn.Module:
         with torch.device("meta"):
             twin: nn.Module = kind.from_config(model.config)
         # Past diffusers' own `to`, which warns about modules that nobody will compute with here.
-        return nn.Module.to(twin, next(model.parameters()).dtype).eval()
+        return nn.Module.to(twin, _computed_in(model)).eval()
     twin = copy.deepcopy(model).to("meta").eval()
     copied = root_site_of(twin)
     if copied is not None:
         copied.detach()
     return twin
+
+
+def _computed_in(model: nn.Module) -> torch.dtype:
+    """The type a model computes in: quantised weights and those kept in eight bits are of another."""
+    wide = (weight.dtype for weight in model.parameters() if weight.is_floating_point() and weight.itemsize > 1)
+    return next(wide, torch.float32)
+
+
+def _without_adapters(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A call that the bare architecture can take: it has nothing that could read an IP-Adapter's pictures."""
+    extras = kwargs.get("joint_attention_kwargs")
+    if not extras:
+        return kwargs
+    readable = {name: value for name, value in extras.items() if name != "ip_adapter_image_embeds"}
+    return {**kwargs, "joint_attention_kwargs": readable}
 
 
 def native_size(model: nn.Module) -> tuple[int, int]:
@@ -223,7 +249,8 @@ def native_size(model: nn.Module) -> tuple[int, int]:
     if sample is None:
         return 1024, 1024
     height, width = (sample, sample) if isinstance(sample, int) else sample
-    return height * 8, width * 8
+    pixels = family_of(model).pixels
+    return height * pixels, width * pixels
 
 
 @torch.no_grad()
@@ -305,7 +332,8 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         table,
         "",
         f"schedule: new destinations every {_steps(select_every)}, new weights every {_steps(weights_every)}"
-        + (f", merged only every {_steps(config.merge_every)}" if config.merge_every > 1 else ""),
+        + (f", merged only every {_steps(config.merge_every)}" if config.merge_every > 1 else "")
+        + (f", one whole for its detail every {_steps(config.detail_every)}" if config.detail_every else ""),
         f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged on average "
         f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting): {work.saving:.1%} saved, "
         f"at best {work.unmerged / work.average:.2f}x",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +55,40 @@ def check_picture(loaded: LoadedPipeline, picture: Picture) -> None:
     for name, value in (("negative_prompt", picture.negative), ("guidance_scale", picture.guidance)):
         if value is not None and not loaded.takes(name):
             raise UsageError(f"{loaded.name} takes no {name.replace('_', ' ')}: leave it out.")
+    if picture.negative and loaded.takes("true_cfg_scale"):
+        _check_negative(loaded, picture)
+
+
+def _check_negative(loaded: LoadedPipeline, picture: Picture) -> None:
+    """These pipelines pass over a negative prompt in silence unless they are guided by it."""
+    if not guided_by_second_call(loaded.pipe):
+        raise UsageError(f"{loaded.name} is guided without a negative prompt: leave it out.")
+    own = inspect.signature(loaded.pipe.__call__).parameters["true_cfg_scale"].default
+    own = getattr(loaded.pipe, "suggested_guidance", own)
+    if (own if picture.guidance is None else picture.guidance) <= 1:
+        raise UsageError(
+            f"{loaded.name} reads a negative prompt only where guidance is above 1: give a guidance, such as 3."
+        )
+
+
+def guided_by_second_call(pipe: Any) -> bool:
+    """Is `true_cfg_scale` this pipeline's guidance?
+
+    Flux and Qwen-Image have two kinds. `guidance_scale` is for weights that were trained to be told it; others, such as
+    Flux schnell and emoji-flux, pass over it in silence, and are guided by a second call at each step.
+    """
+    if "true_cfg_scale" not in inspect.signature(pipe.__call__).parameters:
+        return False
+    return not getattr(pipe.transformer.config, "guidance_embeds", False)
+
+
+def guidance_arguments(pipe: Any, guidance: float | None, negative: str | None = None) -> dict[str, Any]:
+    """Guidance and a negative prompt as the pipeline's call takes them; None leaves one to the model."""
+    guidance = getattr(pipe, "suggested_guidance", None) if guidance is None else guidance
+    if guidance is not None and guided_by_second_call(pipe):
+        return {"true_cfg_scale": guidance, "negative_prompt": negative or ""}
+    given = {"guidance_scale": guidance, "negative_prompt": negative}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def draw(
@@ -75,10 +110,7 @@ def draw(
     }
     if picture.size is not None:
         arguments["width"], arguments["height"] = picture.size
-    if picture.negative is not None:
-        arguments["negative_prompt"] = picture.negative
-    if picture.guidance is not None:
-        arguments["guidance_scale"] = picture.guidance
+    arguments |= guidance_arguments(loaded.pipe, picture.guidance, picture.negative)
     if on_step is not None:
         arguments |= _step_callback(loaded, on_step)
     loaded.pipe.set_progress_bar_config(desc=progress, disable=progress is None, leave=False)

@@ -7,6 +7,7 @@ as two calls at one timestep.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -57,12 +58,16 @@ class GuidanceWatch:
             )
         return _size_of(first.float() - others[0].float())
 
-    def weights(self, grid: tuple[int, ...]) -> Tensor | None:
-        """(B, N): how many tokens each token of a grid counts as; None at the first step."""
+    def weights(self, grid: tuple[int, ...], trailing: int = 0) -> Tensor | None:
+        """(B, N): how many tokens each token of a grid counts as; None at the first step.
+
+        trailing: tokens behind those of the grid, where there is a prediction for each token; others stand in front.
+        """
         if self.magnitude is None:
             return None
-        if self.magnitude.dim() == 2:  # a prediction for each token; those of references stand behind the image's
-            sizes = self.magnitude[:, : torch.Size(grid).numel()]
+        if self.magnitude.dim() == 2:
+            end = self.magnitude.shape[1] - trailing
+            sizes = self.magnitude[:, end - math.prod(grid) : end]
         else:
             pool = functional.adaptive_avg_pool2d if len(grid) == 2 else functional.adaptive_avg_pool3d
             sizes = pool(self.magnitude.unsqueeze(1), grid).flatten(1)  # type: ignore[arg-type]

@@ -32,11 +32,14 @@ def with_tokens(args: Args, kwargs: Kwargs, tokens: Tensor) -> tuple[Args, Kwarg
     return ((tokens, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": tokens})
 
 
-def with_changed(output: Any, positions: tuple[int | None, ...], change: Callable[[Tensor], Tensor]) -> Any:
-    """A module's output with its tokens changed: all of it, or the items at `positions` of a tuple."""
+def with_changed(output: Any, positions: tuple[int | None, ...], change: Callable[[Tensor, int], Tensor]) -> Any:
+    """A module's output with its tokens changed: all of it, or the items at `positions` of a tuple.
+
+    change: called with tokens and where they stand, 0 for an output that is no tuple.
+    """
     if isinstance(output, Tensor):
-        return change(output)
-    return tuple(change(item) if index in positions else item for index, item in enumerate(output))
+        return change(output, 0)
+    return tuple(change(item, index) if index in positions else item for index, item in enumerate(output))
 
 
 def argument_names(module: nn.Module) -> tuple[str, ...]:

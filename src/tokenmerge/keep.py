@@ -33,7 +33,9 @@ def read_mask(keep: Any) -> Tensor:
             f"keep is {type(keep).__name__!r}: give a picture, an array or a tensor of height x width, white (255, 1.0 "
             f"or True) where the image must stay sharp."
         ) from None
-    mask = mask.float() / 255 if mask.dtype == torch.uint8 else mask.float()
+    # Bytes are shades up to 255, unless there are none but 0 and 1: then 1 is white, as in any other type.
+    shades = mask.dtype == torch.uint8 and bool((mask > 1).any())
+    mask = mask.float() / 255 if shades else mask.float()
     while mask.dim() > 2 and mask.shape[0] == 1:
         mask = mask[0]
     if mask.dim() != 2 or mask.numel() == 0:

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.caches import keeps_outputs
+from tokenmerge.detail import remember, unmerged
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.hooked import (
     Args,
@@ -26,6 +27,7 @@ from tokenmerge.hooked import (
     with_tokens,
 )
 from tokenmerge.models.base import Part
+from tokenmerge.plan import Memory
 from tokenmerge.weighing import WeighKeys
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class PartSite:
         self.part = part
         self.block = block
         self.active = False  # set when the grid is known
+        self.lends = False  # this step runs whole, and what it gives is remembered
+        self.details: dict[int, Memory] = {}  # by where the tokens stand in the output
         self.seen: int | None = None  # tokens the part ran on in its last call
         self._modules: list[nn.Module] = []
         self._inside: list[nn.Module] = []  # every module between where tokens enter and where they leave
@@ -51,7 +55,7 @@ class PartSite:
     def attach(self) -> None:
         """Hook into the modules as they are now; again where one has been replaced, as LoRA does with layers."""
         modules = self._current_modules()
-        if all(old is new for old, new in zip(self._modules, modules, strict=False)) and self._handles:
+        if self._modules and all(old is new for old, new in zip(self._modules, modules, strict=True)):
             return
         self.detach()
         self._modules = modules
@@ -75,6 +79,7 @@ class PartSite:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._modules = []
         for module in self._current_modules():
             drop_hooks(module, self)
         self._forget_interrupted()
@@ -102,6 +107,7 @@ class PartSite:
         operators = self.block.operators
         if self.part.own_keys and operators.keys is not operators.queries:
             self._refuse_fused(module)
+            self._refuse_perturbed(module)
             keys = tokens if operators.keys is None else operators.keys.merge(tokens)
             kwargs = {**kwargs, "encoder_hidden_states": keys}
         return with_tokens(args, kwargs, self._merge(tokens))
@@ -110,15 +116,26 @@ class PartSite:
         if not self.active:
             return None
         self._refresh(output if isinstance(output, Tensor) else output[self.part.outputs[0]])
-        return with_changed(output, self.part.outputs, self._merge)
+        return with_changed(output, self.part.outputs, lambda tokens, _: self._merge(tokens))
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
+        if self.lends:
+            with_changed(output, self.part.outputs, self._remember)
         queries = self.block.operators.queries if self.active else None
         if queries is None:
             return None
-        return with_changed(
-            output, self.part.outputs, lambda tokens: self._on_grid(queries.unmerge, tokens, merged=True)
-        )
+
+        def restored(tokens: Tensor, position: int) -> Tensor:
+            memory = self.details.get(position)
+            return self._on_grid(lambda grid: unmerged(queries, grid, memory), tokens, merged=True)
+
+        return with_changed(output, self.part.outputs, restored)
+
+    def _remember(self, tokens: Tensor, position: int) -> Tensor:
+        stack = self.block.stack
+        grid = stack.pieces(tokens, stack.tokens, self.part.text == "last")[1]
+        remember(self.details[position], stack.in_order(grid))
+        return tokens
 
     @torch.no_grad()
     def _refresh(self, tokens: Tensor) -> None:
@@ -144,6 +161,14 @@ class PartSite:
             raise MergeRuntimeError(
                 f"{self.name} makes queries, keys and values by one fused projection, so keys cannot be merged apart "
                 f"from queries: call unfuse_qkv_projections(), or merge both alike (ToMA without kv_ratio)."
+            )
+
+    def _refuse_perturbed(self, module: nn.Module) -> None:
+        if type(getattr(module, "processor", None)).__name__.startswith("PAG"):
+            raise MergeRuntimeError(
+                f"{self.name} is perturbed for guidance (PAG) by a processor that attends to a part of the batch at a "
+                f"time, so its keys can neither be weighed nor merged apart from queries: leave the block alone with "
+                f"skip_blocks, or use proportional=False without kv_ratio."
             )
 
     def _refuse_too_few(self, tokens: Tensor) -> None:
@@ -175,6 +200,8 @@ class PartSite:
             args, kwargs = with_argument(names, args, kwargs, name, placed)
         given = given_argument(names, args, kwargs, "attention_mask")
         mask = self._mask(given, args, kwargs)
+        if mask is not None:
+            self._refuse_perturbed(module)
         if mask is not None and self.part.mask == "inside":
             self._weighing = WeighKeys(mask, module)
             self._weighing.enter()

@@ -28,14 +28,14 @@ class BranchPlan:
 
 @dataclass
 class BranchMemory:
-    """What a block gave at the step before, in one guidance branch."""
+    """What a block or a part gave at an earlier step, in one guidance branch."""
 
     output: Tensor | None = None
 
 
 @dataclass
-class BlockMemory:
-    """What a block gave at the step before: a memory for each guidance branch."""
+class Memory:
+    """What a block or a part gave at an earlier step: a memory for each guidance branch."""
 
     branches: list[BranchMemory] = field(default_factory=list)
     current: BranchMemory = field(default_factory=BranchMemory)
@@ -90,7 +90,7 @@ class MergePlan:
         self._signature: Hashable = None
         self._conditions: list[Hashable] = []  # one for each guidance branch
         self._groups: dict[Hashable, GroupPlan] = {}
-        self._memories: dict[str, BlockMemory] = {}
+        self._memories: dict[Hashable, Memory] = {}
 
     def begin_call(self, timestep: float | None, signature: Hashable, condition: Hashable = None) -> None:
         """Learn of a call to the model.
@@ -118,6 +118,9 @@ class MergePlan:
             group.begin(self.branch, *self._due())
         for memory in self._memories.values():
             memory.begin(self.branch)
+            if self.step == 0:
+                # A second picture of a single step with the same text looks like the first step once more.
+                memory.current.output = None
 
     @property
     def progress(self) -> float | None:
@@ -137,12 +140,12 @@ class MergePlan:
             self._groups[key].begin(self.branch, *self._due())
         return self._groups[key]
 
-    def memory(self, block: str) -> BlockMemory:
-        """What a block gave before, kept from step to step of a generation."""
-        if block not in self._memories:
-            self._memories[block] = BlockMemory()
-            self._memories[block].begin(self.branch)
-        return self._memories[block]
+    def memory(self, key: Hashable) -> Memory:
+        """What a block or a part gave before, kept from step to step of a generation."""
+        if key not in self._memories:
+            self._memories[key] = Memory()
+            self._memories[key].begin(self.branch)
+        return self._memories[key]
 
     def make_due(self, select: bool, weights: bool) -> None:
         """Have the next call make new destinations or weights whatever the schedule says."""

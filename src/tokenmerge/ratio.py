@@ -82,6 +82,18 @@ def largest(ratio: Any) -> float:
     return 0.0 if callable(ratio) or ratio is None else ratio
 
 
+def moments(ratio: Any, tries: int) -> set[float]:
+    """Where in a generation to look at a ratio to tell all that it is: where a stretch of a list begins.
+
+    A function may change anywhere; it is looked at so many times, at even distances.
+
+    >>> sorted(moments((0.2, 0.4, 0.6), 10)), sorted(moments(lambda progress, depth: 0.5, 2))
+    ([0.0, 0.3333333333333333, 0.6666666666666666], [0.0, 0.5])
+    """
+    count = tries if callable(ratio) else len(ratio) if isinstance(ratio, tuple) else 1
+    return {place / count for place in range(count)}
+
+
 def ratio_text(ratio: Any) -> str:
     """A ratio in a line of text.
 

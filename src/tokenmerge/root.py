@@ -15,14 +15,14 @@ from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError
 from tokenmerge.fits import misfit
 from tokenmerge.guidance import GuidanceWatch
-from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile
+from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile, with_argument
 from tokenmerge.models.base import Family, Part
 from tokenmerge.plan import MergePlan
 from tokenmerge.same_tensor import names_of
 from tokenmerge.sites import BlockSite, StackSite
 
-# Where a ratio that changes is looked at, to tell what becomes of a generation: the beginnings of its tenths.
-PROGRESS = tuple(tenth / 10 for tenth in range(10))
+# How often in a generation a function is asked for its ratio before it may be called one that merges nothing.
+TRIES = 100
 
 
 class RootSite:
@@ -46,7 +46,8 @@ class RootSite:
         self.calls = self.selections = self.weightings = 0
         self.progress = 0.0  # through the generation, at this call
         self.fixed_progress: float | None = None  # set to explain what happens there, where no timestep says it
-        self.resting = False  # this step runs whole, because of merge_every
+        self.resting = False  # this step runs whole, because of merge_every or detail_every
+        self.lends = False  # and what it gives is remembered, because of detail_every
         self.ratios: tuple[tuple[float, ...] | None, ...] = ()  # of every block at this step, where they change
         self._configs: dict[BlockSite, MergeConfig | None] = {}  # the same as configs
         self.stacks = self._build_stacks()
@@ -63,6 +64,11 @@ class RootSite:
                 f"keep out."
             )
         names = [block.name for stack in stacks for block in stack.blocks]
+        if not names:
+            raise NothingMergedError(
+                f"nothing would be merged in this {type(self.model).__name__}: it has none of the transformer blocks "
+                f"that {self.family.name} models have. Use it as it is."
+            )
         skipped = _skipped(self.config.skip_blocks, self.family.default_skip(len(names)), names)
         sites = []
         for stack in stacks:
@@ -91,7 +97,8 @@ class RootSite:
         if not self.config.varies:
             return
         depths = {block.depth for site in sites for block in site.blocks}
-        if all(self.config.at(progress, depth) is None for progress in PROGRESS for depth in depths):
+        progresses = self.config.moments(TRIES)
+        if all(self.config.at(progress, depth) is None for progress in progresses for depth in depths):
             raise NothingMergedError(
                 f"nothing would be merged in {type(self.model).__name__}: ratio is 0 at every step and block that is "
                 f"not skipped. Raise it somewhere."
@@ -111,6 +118,7 @@ class RootSite:
         for stack in self.stacks:
             stack.detach()
         self.plan.forget()
+        self.guidance = None
 
     @outside_compile
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
@@ -131,13 +139,23 @@ class RootSite:
         self.batch = call_batch(self.model, args, kwargs)
         self.calls += 1
         self.plan.begin_call(call.timestep, call.signature, self._condition(args, kwargs))
-        self.resting = self.plan.step % self.config.merge_every != 0
+        self.lends = self.config.detail_every > 0 and self.plan.step % self.config.detail_every == 0
+        self.resting = self.lends or self.plan.step % self.config.merge_every != 0
         self._read_ratios()
         if self.guidance is not None and self.fixed_progress is None:
             inputs = given_argument(argument_names(self.model), args, kwargs, argument_names(self.model)[0])
             self.guidance.begin_call(self.plan.step, self.plan.branch, inputs)
-        positions = {name: kwargs[name] for name in self.family.positions if name in kwargs}
-        self.last_call = _shapes_of(args), {**_shapes_of(kwargs), **positions}
+        self.last_call = self._for_counting(args, kwargs)
+
+    def _for_counting(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """A call's arguments without what they hold, but for those whose values tell the grid."""
+        names = argument_names(self.model)
+        shapes: tuple[Args, Kwargs] = _shapes_of(args), _shapes_of(kwargs)
+        for name in self.family.positions:
+            value = given_argument(names, args, kwargs, name)
+            if value is not None:
+                shapes = with_argument(names, *shapes, name, value)
+        return shapes
 
     def cached_parts(self) -> tuple[str, ...]:
         """Names of the parts in which a cache keeps what was computed."""
@@ -180,7 +198,7 @@ class RootSite:
         if not self.attached:
             return
         for stack in self.stacks:
-            stack.entered = None
+            stack.entered = stack.entered_whole = None
         if self.guidance is not None and self.fixed_progress is None:
             self.guidance.end_call(output)
         merges = any(part.active for stack in self.stacks for block in stack.blocks for part in block.parts)
@@ -194,7 +212,7 @@ class RootSite:
         """Would a ratio that changes merge anything on these grids at another step?"""
         return self.config.varies and any(
             stack.merges_with(self.config.at(progress, block.depth))
-            for progress in PROGRESS
+            for progress in self.config.moments(TRIES)
             for stack in self.stacks
             for block in stack.blocks
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.caches import CACHE
 from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
+from tokenmerge.detail import remember, unmerged
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.hooked import (
     Args,
@@ -35,7 +37,7 @@ from tokenmerge.keep import mask_on_grid, weights_of
 from tokenmerge.models.base import Block, Part, Stack, chosen_parts
 from tokenmerge.ops.regions import Regions
 from tokenmerge.part_site import PartSite
-from tokenmerge.plan import BlockMemory, GroupPlan
+from tokenmerge.plan import GroupPlan, Memory
 
 if TYPE_CHECKING:
     from tokenmerge.root import RootSite
@@ -53,11 +55,13 @@ class BlockSite:
         self.before: BlockSite | None = None  # the block right before it, where that is not skipped
         self.first_of_run = self.last_of_run = True  # among neighbours that are all merged
         self.active = False
+        self.lends = False  # this step runs whole, and what it gives is remembered
         self.layout: Layout | None = None
         self.place = Place(block.name, index, count)
         self.group = GroupPlan()
         self.run_first = self  # the block at which its run begins
-        self.memory: BlockMemory | None = None  # where what it gives is needed at the next step
+        self.memory: Memory | None = None  # where what it gives is needed at the next step
+        self.detail: Memory | None = None  # of the run that begins here
         self._arguments: tuple[str, ...] = ()
         self._handles: list[RemovableHandle] = []
 
@@ -103,13 +107,17 @@ class BlockSite:
         return operators
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
-        if not self.active:
+        if not self.active and not self.lends:
             return None
         stack = self.stack
         scope = stack.root.config.scope
         begins = self.first_of_run or stack.apart
         tokens = tokens_of(args, kwargs)
         self._refuse_too_few(tokens)
+        if self.lends:
+            if scope == "block" or (scope == "stack" and begins):
+                stack.entered_whole = stack.pieces(tokens, stack.tokens)[1]
+            return None
         if stack.reorders and begins:
             before, grid, behind = stack.pieces(tokens, stack.tokens)
             tokens = joined(before, stack.regions.gather(grid), behind)
@@ -131,19 +139,23 @@ class BlockSite:
             )
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
-        if not self.active:
+        if not self.active and not self.lends:
             return None
         stack = self.stack
         ends = self.last_of_run or stack.apart
         scope = stack.root.config.scope
         unmerges = scope == "block" or (scope == "stack" and ends)
+        if self.lends:
+            if unmerges:
+                with_changed(output, (self.block.output,), self._remember_whole)
+            return None
         memory = self.memory
         if scope == "stack":
             memory = self.run_first.memory if ends else None
         if not unmerges and not (ends and stack.reorders) and memory is None:
             return None
 
-        def restored(tokens: Tensor) -> Tensor:
+        def restored(tokens: Tensor, _: int) -> Tensor:
             before, grid, behind = stack.pieces(tokens, self.kept if unmerges else stack.tokens)
             if unmerges:
                 grid = self._unmerge(grid)
@@ -176,7 +188,8 @@ class BlockSite:
             place = Place(
                 place.name, place.index, place.count, place.in_region_order, place.one_for_batch, self.stack.importance
             )
-        due.operators = root.config.plan(signal, self.layout, place, previous)
+        with _in_full_precision(signal.device):
+            due.operators = root.config.plan(signal, self.layout, place, previous)
         if not torch.compiler.is_compiling():
             root.count_refresh(selected=previous is None)
         due.select_due = due.weights_due = False
@@ -200,7 +213,23 @@ class BlockSite:
         assert self.stack.entered is not None
         tokens, merged = self.stack.entered
         self.stack.entered = None
-        return tokens + queries.unmerge(output - merged)
+        return tokens + unmerged(queries, output - merged, self._run_detail)
+
+    @property
+    def _run_detail(self) -> Memory | None:
+        return (
+            self.run_first.detail if self.stack.root.config.scope == "stack" and not self.stack.apart else self.detail
+        )
+
+    def _remember_whole(self, tokens: Tensor, _: int) -> Tensor:
+        """What the run that ends here has added to its tokens."""
+        stack = self.stack
+        assert stack.entered_whole is not None
+        assert self._run_detail is not None
+        added = stack.pieces(tokens, stack.tokens)[1] - stack.entered_whole
+        stack.entered_whole = None
+        remember(self._run_detail, stack.in_order(added))
+        return tokens
 
     def _place_rotary(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Bring the position embeddings into the order of the tokens, and to those that are left."""
@@ -249,8 +278,10 @@ class StackSite:
         self.grid: tuple[int, ...] | None = None
         self.reason = "not called yet"  # why nothing is merged here, where nothing is
         self.entered: tuple[Tensor, Tensor] | None = None  # a run's tokens before and after merging
+        self.entered_whole: Tensor | None = None  # a run's tokens at a step that runs whole
         self.tokens = self.trailing = 0
         self.reorders = False
+        self.aside: tuple[int, ...] = ()  # tokens that the user's mask keeps as they are
         self.mask_weights: Tensor | None = None  # (1, N) where the user's mask is neither black nor white
         self.importance: Tensor | None = None  # (B, N) or (1, N) at this call
         self.apart = False  # each block gives back all its tokens, because it cannot count on its neighbours
@@ -265,6 +296,7 @@ class StackSite:
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
+        self.entered = self.importance = None
         for block in self.blocks:
             block.detach()
             block.active = False
@@ -292,11 +324,12 @@ class StackSite:
             root.ratios,
         )
         if settled_for != self._settled_for:
+            self._settled_for = None  # an error on the way leaves nothing settled, for any grid
             self._settle(grid, device)
             self._settled_for = settled_for
         self.importance = self.mask_weights
         if root.guidance is not None:
-            by_guidance = root.guidance.weights(grid)
+            by_guidance = root.guidance.weights(grid, self.trailing)
             self.importance = by_guidance if self.importance is None else _product(by_guidance, self.importance)
 
     @outside_compile
@@ -322,6 +355,7 @@ class StackSite:
         run = ""
         for block in self.blocks:
             block.active = block.layout is not None and not self.root.resting
+            block.lends = block.layout is not None and self.root.lends
             self._join_run(block)
             if block.layout is not None:
                 block.layout = block.layout.to(device)
@@ -330,7 +364,10 @@ class StackSite:
                 block.group = self.root.plan.group(self._group_key(block, run, grid))
                 self._remember(block)
             for part in block.parts:
-                part.active = block.active and part.name not in self.root.cached and self._merges_in(part.part, block)
+                merges = block.layout is not None and self._merges_in(part.part, block)
+                merges = merges and part.name not in self.root.cached
+                part.active = merges and not self.root.resting
+                part.lends = merges and self.root.lends and self.root.config.scope == "site"
             if self.root.config.signal_of_attention and any(part.name in self.root.cached for part in block.parts):
                 raise MergeRuntimeError(
                     f"{CACHE}, so that signal={self.root.config.signal!r} is not there to make plans from: use "
@@ -354,7 +391,7 @@ class StackSite:
             if self.root.keep is None:
                 layout = config.layout_at(grid, downsample)
             else:
-                layout = config.layout_keeping(grid, downsample, self._aside(grid))
+                layout = config.layout_keeping(grid, downsample, self.aside)
         except CannotMerge as reason:
             return None, str(reason)
         except ConfigError as error:
@@ -366,15 +403,11 @@ class StackSite:
             )
         return layout, ""
 
-    def _aside(self, grid: tuple[int, ...]) -> tuple[int, ...]:
-        """Tokens that the user's mask keeps as they are."""
-        assert self.root.keep is not None
-        return tuple((mask_on_grid(self.root.keep, grid) == 1).nonzero().flatten().tolist())
-
     def _read_mask(self, grid: tuple[int, ...], device: torch.device) -> None:
         if self.root.keep is None:
             return
         mask = mask_on_grid(self.root.keep, grid)
+        self.aside = tuple((mask == 1).nonzero().flatten().tolist())
         grey = bool(((mask > 0) & (mask < 1)).any())
         self.mask_weights = weights_of(mask)[None].to(device) if grey else None
 
@@ -385,7 +418,7 @@ class StackSite:
     def _join_run(self, block: BlockSite) -> None:
         """Is it merged together with the block before it?"""
         before = block.before
-        joins = before is not None and before.active and block.active
+        joins = before is not None and before.layout is not None and block.layout is not None
         if before is not None and joins and self.root.config.scope == "stack":
             joins = before.kept == block.kept  # what is merged once has one ratio
         block.first_of_run, block.last_of_run, block.run_first = not joins, True, block
@@ -395,11 +428,24 @@ class StackSite:
     def _remember(self, block: BlockSite) -> None:
         """Keep what a block gives, if it makes plans from it: the first of a group does, for all of them."""
         block.group.leader = block.group.leader or block.block.name
+        if self.root.config.detail_every:
+            block.detail = self._detail(block.block.name)
+            for part in block.parts:
+                part.details = {position: self._detail(part.name, position) for position in part.part.outputs}
         if self.root.config.signal != "previous" or block.group.leader != block.block.name:
             block.memory = None
             return
         block.memory = self.root.plan.memory(block.block.name)
         block.memory.put_in_order(self.reorders)
+
+    def _detail(self, *name: str | int) -> Memory:
+        memory = self.root.plan.memory(("detail", *name))
+        memory.put_in_order(self.reorders)
+        return memory
+
+    def in_order(self, grid: Tensor) -> Tensor:
+        """Tokens of a step that runs whole, in the order in which merged steps have them."""
+        return self.regions.gather(grid) if self.reorders else grid
 
     def _merges_in(self, part: Part, block: BlockSite) -> bool:
         if set(part.kinds) & set(self.root.positional):
@@ -425,6 +471,13 @@ class StackSite:
         behind = others if text_last else self.trailing
         pieces = torch.split(tokens, [others - behind, count, behind], dim=1)
         return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
+
+
+def _in_full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Similarities are too close to each other for half precision, into which autocast would bring them."""
+    if not torch.amp.is_autocast_available(device.type):  # the meta device has none
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def _product(one: Tensor | None, other: Tensor) -> Tensor:

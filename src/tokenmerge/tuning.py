@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from tokenmerge.api import apply, denoisers_of, merged
 from tokenmerge.config import MergeConfig
-from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError
+from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError, UnsupportedModelError
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.ratio import is_number, ratio_text
 
@@ -236,7 +236,9 @@ def _draw(pipe: Any, pair: Pair, options: dict[str, Any]) -> Image:
 @contextmanager
 def _quiet(pipe: Any) -> Iterator[None]:
     """One bar is enough: the pipeline's own is put back as it was."""
-    denoisers_of(pipe)  # says in a sentence what is not a pipeline
+    denoisers_of(pipe)  # says in a sentence what is neither a pipeline nor a model
+    if not hasattr(pipe, "set_progress_bar_config"):
+        raise UnsupportedModelError(f"{type(pipe).__name__} draws no pictures by itself: give the pipeline it is in.")
     before = getattr(pipe, "_progress_bar_config", None)
     pipe.set_progress_bar_config(disable=True)
     try:

@@ -54,6 +54,9 @@ class WeighKeys(TorchFunctionMode):
             if key.shape[-2] == self.weights.shape[-1] and _is_called(self.attention):
                 kwargs["attn_mask"] = self._beside(kwargs.get("attn_mask"))
                 self.used = True
+        if func is Tensor.unflatten:
+            # It asks its super(), which torch.compile cannot follow from here; this is the same without.
+            return torch.unflatten(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _beside(self, mask: Tensor | None) -> Tensor:

@@ -54,6 +54,7 @@ def test_prompts_come_from_a_file_too_and_a_table_is_printed(run: Run, tmp_path:
         (("a cat", "--min-psnr", "high"), "--min-psnr is 'high'"),
         (("a cat", "--prompts", "nowhere.txt"), "--prompts nowhere.txt cannot be read"),
         (("a cat", "--seeds", "0"), "--seeds is '0'"),
+        (("a cat", "--out", "."), "--out is '.', a folder"),
     ],
 )
 def test_wrong_words_are_sentences(run: Run, words: tuple[str, ...], told: str) -> None:

@@ -48,7 +48,7 @@ COMPILED = [
     Elsewhere(
         "`torch.compile`",
         "regional",
-        "SDXL, Flux",
+        "SDXL, Flux, Qwen-Image",
         "tests/test_compile.py",
         (
             "test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs",

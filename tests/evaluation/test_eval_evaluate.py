@@ -21,6 +21,7 @@ from small_experiment import EXPERIMENT, PROMPTS
 from tokenmerge.cli import evaluate as command
 from tokenmerge.errors import TokenMergeError
 from tokenmerge.evaluation.experiment import read_experiment
+from tokenmerge.methods.toma import ToMA
 
 METRICS = """
 [metrics]
@@ -318,3 +319,26 @@ def test_the_page_works_in_a_browser(finished, tmp_path):
     assert NASTY in found["prompts"]
     assert "20%" in found["clip"]
     assert found["broken"] == 0
+
+
+def test_a_config_that_changes_its_ratio_is_one_more_variant_and_can_go_on(experiment_file, tmp_path, capsys):
+    """As `tokenmerge tune` writes it. A figure that cannot be drawn for it is told, and costs nothing else."""
+    config = ToMA(ratio=[0.25, 0.5], quota="gain")
+    (tmp_path / "$my$ config.json").write_text(json.dumps(config.to_dict()))
+    path = experiment_file(
+        ('method = "toma"', 'method = "toma"\noptions = { quota = "gain" }'),
+        prompts=["a", "b"],
+        more='\n[metrics]\nnames = ["psnr"]\n\n[figures]\ndestinations = true\n',
+    )
+    words = [path, "--out", tmp_path / "run", "--config", tmp_path / "$my$ config.json"]
+    run_command(*words)
+    told = capsys.readouterr().err
+    assert "figures are left out" in told
+    assert ".." not in told.split("figures are left out")[1].splitlines()[0]
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert [variant["ratio"] for variant in found["variants"]] == [None, 0.5, 0.25, 0.5, None]
+    assert found["variants"][-1]["config"] == config.to_dict()
+    assert "$my$ config" in (tmp_path / "run" / "figures" / "quality-time.svg").read_text()
+    before = (tmp_path / "run" / "metrics.json").read_bytes()
+    run_command(*words)
+    assert (tmp_path / "run" / "metrics.json").read_bytes() == before

@@ -73,6 +73,7 @@ WRONG_VARIANTS = [
     (('method = "toma"', 'method = "toma"\noptions = { tyle = [4, 4] }'), "no option 'tyle': did you mean tile?"),
     (("ratios = [0.25, 0.5]", "ratios = [0.5, 0.5]"), "share the folder images/LB_r0.5"),
     (('name = "LB"', 'name = "ToMA "'), "share the folder"),
+    (('name = "LB"', 'name = "toma"'), "share the folder"),
 ]
 
 

@@ -90,3 +90,10 @@ def test_the_longest_tokenizer_decides():
     assert not fits("a b c d e f")
     Pipe.tokenizer_2 = Words(int(1e30))
     assert prompt_fits(Pipe())("a " * 1000)
+
+    class Shorter(Pipe):
+        def __call__(self, prompt, max_sequence_length=4):
+            """A pipeline that gives its tokenizer a shorter length than it could take."""
+
+    assert prompt_fits(Shorter())("a b c d")
+    assert not prompt_fits(Shorter())("a b c d e")

@@ -187,6 +187,21 @@ def test_a_ratio_of_nothing_is_an_error() -> None:
         tm.apply(model, tm.ToMA(ratio=lambda progress, depth: "half", **TILES))  # type: ignore[arg-type, return-value]
 
 
+def test_a_ratio_for_the_last_steps_alone_is_a_ratio() -> None:
+    pixart = tiny("pixart")
+    late = [0] * 23 + [0.5] * 2
+    for ratio in (late, lambda progress, depth: 0.5 if progress > 0.95 else 0):
+        model = made(pixart.build)
+        with tm.merged(model, tm.ToMA(ratio=ratio, **TILES)):  # type: ignore[arg-type]
+            pixart.call(model, [1], (8, 8), 1000.0)
+            assert not part_lengths(model)
+            pixart.call(model, [1], (8, 8), 20.0)
+            assert part_lengths(model) == {32}
+    with tm.merged(model, tm.ToMA(ratio=late, **TILES)) as handle:
+        stacks = handle.explain(size=(128, 128)).models[0].stacks
+    assert [(stack.during, stack.kept) for stack in stacks] == [("0% to 92%", 64), ("92% to 100%", 32)]
+
+
 def test_a_list_that_merges_nothing_on_this_grid_is_an_error_at_the_first_step() -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)

@@ -14,7 +14,7 @@ from tiny_models import TINY_MODELS, TinyModel, made
 from torch import nn
 
 import tokenmerge as tm
-from tokenmerge.errors import AlreadyAppliedError, NothingMergedError, UnsupportedModelError
+from tokenmerge.errors import AlreadyAppliedError, ConfigError, NothingMergedError, UnsupportedModelError
 from tokenmerge.models import family_of
 
 # With every option that makes them merge the most, for the other methods' own tests show the rest.
@@ -237,3 +237,29 @@ def test_a_model_that_does_not_fit_is_an_error_with_the_reason() -> None:
 def test_an_unknown_model_is_an_error_that_names_the_known() -> None:
     with pytest.raises(UnsupportedModelError, match=r"Linear.*Stable Diffusion.*PixArt"):
         tm.apply(nn.Linear(2, 2), tm.ToMA())
+
+
+def test_a_size_that_is_refused_leaves_the_next_one_alone() -> None:
+    pixart = next(model for model in TINY_MODELS if model.name == "pixart")
+    model = made(pixart.build)
+    tm.apply(model, tm.ToMA(min_tokens=0))
+    before = pixart.call(model, [1], (8, 8))
+    with pytest.raises(ConfigError, match="larger than the 2 x 16 grid"):
+        pixart.call(model, [1], (2, 16))
+    assert torch.equal(pixart.call(model, [1], (8, 8)), before)
+
+
+@pytest.mark.parametrize("skip_blocks", [None, ("mid_block.*",)])
+def test_a_unet_without_transformers_is_an_error(skip_blocks: Any) -> None:
+    from diffusers import UNet2DConditionModel
+
+    model = UNet2DConditionModel(
+        block_out_channels=(8,),
+        down_block_types=("DownBlock2D",),
+        up_block_types=("UpBlock2D",),
+        mid_block_type=None,
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+    with pytest.raises(NothingMergedError, match="none of the transformer blocks"):
+        tm.apply(model, tm.ToMA(skip_blocks=skip_blocks))

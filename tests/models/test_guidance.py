@@ -44,7 +44,7 @@ def test_two_calls_of_a_step_with_tokens_of_a_reference_behind() -> None:
     watch.begin_call(0, 1, noise)
     watch.end_call((torch.tensor([1.0, 1, 1, 3, 9, 9]).view(1, 6, 1).expand(1, 6, 3),))
     watch.begin_call(1, 0, noise)
-    weights = watch.weights((2, 2))
+    weights = watch.weights((2, 2), trailing=2)
     assert weights is not None
     torch.testing.assert_close(weights, torch.tensor([[1.0, 1, 1, 3]]) / 1.5)
 
@@ -138,3 +138,22 @@ def test_explaining_needs_no_guidance() -> None:
     model = made(tiny("pixart").build)
     with tm.merged(model, WEIGHED) as handle:
         assert handle.explain(size=(128, 128)).models[0].multiply_adds.saving > 0
+
+
+def test_tokens_of_a_condition_stand_in_front() -> None:
+    watch = GuidanceWatch()
+    watch.magnitude = torch.tensor([[9.0, 9, 1, 1, 1, 3, 7]])
+    weights = watch.weights((2, 2), trailing=1)
+    assert weights is not None
+    torch.testing.assert_close(weights, torch.tensor([[1.0, 1, 1, 3]]) / 1.5)
+
+
+def test_removing_lets_go_of_what_was_seen() -> None:
+    model = made(tiny("sd15").build)
+    handle = tm.apply(model, WEIGHED)
+    root = root_of(model)
+    for timestep in (0.9, 0.8):
+        guided(model, timestep)
+    handle.remove()
+    assert root.guidance is None
+    assert [stack.importance for stack in root.stacks] == [None] * len(root.stacks)

@@ -41,6 +41,8 @@ def white_tokens(grid: tuple[int, ...]) -> list[int]:
         torch.tensor([[False, True]]),
         torch.tensor([[[0, 255]]], dtype=torch.uint8),
         np.array([[0, 255]], dtype=np.uint8),
+        np.array([[0, 1]], dtype=np.uint8),
+        np.array([[0, 1]]),
         np.array([[0.0, 1.0]]),
         Image.fromarray(np.array([[0, 255]], dtype=np.uint8)),
         Image.fromarray(np.array([[[0, 0, 0], [255, 255, 255]]], dtype=np.uint8)),

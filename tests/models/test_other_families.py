@@ -216,3 +216,19 @@ def test_video_tiles_may_span_frames() -> None:
         after = call(model, wan_inputs([1, 2], VIDEO))
     assert after.shape == before.shape
     assert max(keys) == 32
+
+
+@pytest.mark.parametrize("scope", ["site", "block"])
+def test_perturbed_attention_guidance_is_followed_or_refused(scope: Any) -> None:
+    from diffusers.models.attention_processor import PAGCFGIdentitySelfAttnProcessor2_0
+
+    model = made(sd15_unet)
+    model.mid_block.attentions[0].transformer_blocks[0].attn1.set_processor(PAGCFGIdentitySelfAttnProcessor2_0())
+    inputs = unet_inputs([1, 1, 1], (16, 16))
+    plain = dataclasses.replace(TILES, scope=scope, proportional=False)
+    with tm.merged(model, plain), torch.no_grad():
+        assert model(**inputs, return_dict=False)[0].isfinite().all()
+    keys_apart = [tm.ToDo(ratio=0.75, coarser_ratios=(0.75,), min_tokens=16)] if scope == "site" else []
+    for config in (dataclasses.replace(plain, proportional=True), *keys_apart):
+        with tm.merged(model, config), pytest.raises(MergeRuntimeError, match=r"mid_block.*PAG.*skip_blocks"):
+            model(**inputs)

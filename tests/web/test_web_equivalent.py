@@ -36,7 +36,7 @@ def same_pixels(image: Image.Image, file: Path) -> bool:
 
 def test_the_python_draws_both_pictures(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(as_python(read(ASKED)), "page", "exec"), {})
+    exec(compile(as_python(drawn.request, drawn.guidance), "page", "exec"), {})
     assert same_pixels(drawn.unmerged.image, tmp_path / "unmerged.png")
     assert same_pixels(drawn.merged.image, tmp_path / "merged.png")
     assert not same_pixels(drawn.merged.image, tmp_path / "unmerged.png")

@@ -9,9 +9,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import torch
 
 from tokenmerge.cli.main import main
 from tokenmerge.errors import UsageError
+from tokenmerge.pipelines import LoadedPipeline
+from tokenmerge.web.runs import Studio
 from tokenmerge.web.server import LOCAL, ServeOptions, serving
 
 
@@ -73,3 +76,22 @@ def test_help_says_who_may_open_the_page(capsys: pytest.CaptureFixture[str]) -> 
     shown = " ".join(capsys.readouterr().out.split())
     assert "127.0.0.1 is this machine alone" in shown
     assert "tokenmerge[web]" in shown
+
+
+def test_pickles_are_for_the_model_that_the_command_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--allow-pickle"]) == 2
+    assert "--allow-pickle is for the model that --model names" in capsys.readouterr().err
+
+
+def test_a_model_named_in_the_page_gets_no_pickles_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = {}
+
+    def load(name: str, *_: object, allow_pickle: bool) -> LoadedPipeline:
+        allowed[name] = allow_pickle
+        return LoadedPipeline(None, name, torch.device("cpu"), torch.float32)
+
+    monkeypatch.setattr("tokenmerge.web.runs.load_pipeline", load)
+    studio = Studio(pickles_of="mine")
+    for name in ("mine", "of/strangers"):
+        studio.load(name)
+    assert allowed == {"mine": True, "of/strangers": False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -29,7 +30,21 @@ def test_it_grows_by_a_picture_at_a_time(stages: list[Any]) -> None:
 def test_its_figures_are_those_of_its_pictures(stages: list[Any]) -> None:
     swept = stages[-1]
     for cell in swept.cells[:3]:
-        assert cell.fidelity == fidelity(swept.unmerged.image, cell.shot.image)
+        assert cell.fidelity == fidelity(swept.unmerged[0].image, cell.shot.image)
+        row = swept.unmerged[["toma", "tomesd"].index(cell.method)]
+        assert cell.unmerged_seconds == row.seconds
+        assert f"{row.seconds / cell.shot.seconds:.2f}x" in draw_grid(swept)
+
+
+def test_the_unmerged_picture_is_timed_before_each_method_whatever_is_kept(studio: Any) -> None:
+    studio.compare(read(small(seed=72)), Watch())
+    assert studio.has_unmerged("tiny-random", read(small(seed=72)).picture)
+    told: list[str] = []
+    watch = Watch(lambda fraction, what: told.append(what.split(":")[0]))
+    *_, swept = sweep(studio, "tiny-random", read(small(seed=72)).picture, PAIRS, watch)
+    drawn = [what for what, _ in itertools.groupby(what for what in told if what != "warming up")]
+    assert drawn == ["unmerged", "toma, ratio 0.5", "toma, ratio 0.9", "unmerged", "tomesd, ratio 0.5"]
+    assert len(swept.unmerged) == 2
 
 
 def test_a_pair_that_cannot_be_is_explained_and_the_others_are_drawn(stages: list[Any]) -> None:

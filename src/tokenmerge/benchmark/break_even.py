@@ -64,10 +64,10 @@ def worthwhile(
     >>> handle = apply(pipe, found)  # doctest: +SKIP
     >>> print(handle.explain())  # with the times  # doctest: +SKIP
     """
-    if config.varies or config.merge_every > 1:
+    if config.varies or config.share_merged < 1:
         raise ConfigError(
-            "what is worth merging is timed at one ratio: set ratio to one number and merge_every to 1 to find out, "
-            "and give the parts and skip_blocks that come out to your own config."
+            "what is worth merging is timed at one ratio: set ratio to one number and leave out merge_every and "
+            "detail_every to find out, and give the parts and skip_blocks that come out to your own config."
         )
     model = denoisers_of(pipeline_or_model)[0]  # a second one is of the same kind
     device = next(model.parameters()).device

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.errors import UsageError
+from tokenmerge.methods.named import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,8 +53,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--size", help="pixels: 768, or 768x512 for width x height (default: the model's own)")
     parser.add_argument(
         "--methods",
-        help="any of none, toma, toma-stripe, toma-tile, toma-block, toma-stack, tomesd-package (the one on PyPI), "
-        f"tomesd, tofu, todo, lower-bound (default: {','.join(MODEL_METHODS)})",
+        help=f"any of none, tomesd-package (the one on PyPI), {', '.join(METHODS)} "
+        f"(default: {','.join(MODEL_METHODS)})",
     )
     parser.add_argument(
         "--set",

@@ -125,7 +125,10 @@ def _with_overrides(experiment: Experiment, args: argparse.Namespace) -> Experim
 
 
 def _with_variant(experiment: Experiment, file: Path) -> Experiment:
-    """The experiment with a config file as its last variant, named after the file."""
+    """The experiment with a config file as its last variant, named after the file.
+
+    Options that the method has anyway are left out: toml has no word for None, so not all could be written down.
+    """
     from tokenmerge.cli.options import read_config
     from tokenmerge.evaluation.experiment import VariantChoice
     from tokenmerge.methods.named import METHODS
@@ -135,7 +138,9 @@ def _with_variant(experiment: Experiment, file: Path) -> Experiment:
     name = next((name for name, named in METHODS.items() if type(named.make()).__name__ == method), None)
     if name is None:
         raise UsageError(f"--config {file} has the method {method}, which experiments do not know by a name.")
-    variant = VariantChoice(file.stem, name, ratios=(), options=values)
+    own = METHODS[name].make().to_dict()
+    options = {option: value for option, value in values.items() if value != own[option]}
+    variant = VariantChoice(file.stem, name, ratios=(), options=options)
     return dataclasses.replace(experiment, variants=(*experiment.variants, variant))
 
 

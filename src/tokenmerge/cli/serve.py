@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from tokenmerge.cli import options
+from tokenmerge.errors import UsageError
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
 
@@ -35,6 +36,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     port = None if args.port is None else options.read_whole("--port", args.port, 1, 65_535)
+    if args.allow_pickle and args.model is None:
+        raise UsageError("--allow-pickle is for the model that --model names: name it, or leave --allow-pickle out.")
 
     from tokenmerge.web.server import ServeOptions, serve
 
@@ -46,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             )
 
     try:
-        serve(ServeOptions(args.host, port, args.model, args.device, args.dtype), say)
+        serve(ServeOptions(args.host, port, args.model, args.device, args.dtype, args.allow_pickle), say)
     except KeyboardInterrupt:
         print()
     return 0

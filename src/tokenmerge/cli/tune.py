@@ -51,17 +51,17 @@ def run(args: argparse.Namespace) -> int:
     size, guidance = options.read_size(args.size), options.read_guidance(args.guidance)
     if size is not None:
         asked["width"], asked["height"] = size
-    if guidance is not None:
-        asked["guidance_scale"] = guidance
 
     from tokenmerge.cli.files import save_json, writable_folder
     from tokenmerge.cli.report import print_notice
 
     file = None if args.out is None else Path(args.out).expanduser()
     if file is not None:
+        if file.is_dir():
+            raise UsageError(f"--out is {args.out!r}, a folder: give a file, such as config.json.")
         writable_folder(file.parent)
 
-    from tokenmerge.generation import Picture, check_picture
+    from tokenmerge.generation import Picture, check_picture, guidance_arguments
     from tokenmerge.pipelines import load_pipeline
     from tokenmerge.tuning import tune
 
@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     print_notice(loaded)
     for prompt in prompts:
         check_picture(loaded, Picture(prompt, size=size, guidance=guidance))
+    asked |= guidance_arguments(loaded.pipe, guidance)
     found = tune(loaded.pipe, prompts, min_psnr, seeds=range(seeds), **asked)
     if file is not None:
         save_json(found.config.to_dict(), file)

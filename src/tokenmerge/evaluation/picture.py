@@ -21,6 +21,7 @@ from tokenmerge.evaluation.experiment import Experiment
 from tokenmerge.evaluation.pairs import Pair
 from tokenmerge.evaluation.prompts import cut_prompt, prompt_fits
 from tokenmerge.evaluation.variants import Variant
+from tokenmerge.generation import guidance_arguments
 
 METADATA_KEY = "tokenmerge"
 
@@ -80,9 +81,9 @@ class PictureMaker:
 
     def _timed(self, pair: Pair, steps: int) -> tuple[Image.Image, float]:
         choice = self.experiment.image
-        options: dict[str, Any] = {} if choice.guidance is None else {"guidance_scale": choice.guidance}
         # Noise from the CPU's generator is the same whatever device denoises it.
         generator = torch.Generator().manual_seed(pair.seed)
+        guidance = guidance_arguments(self.pipeline, choice.guidance)
         self._synchronize()
         begin = time.perf_counter()
         image = self.pipeline(
@@ -91,7 +92,7 @@ class PictureMaker:
             height=choice.height,
             num_inference_steps=steps,
             generator=generator,
-            **options,
+            **guidance,
         ).images[0]
         self._synchronize()
         return image, time.perf_counter() - begin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,11 +148,17 @@ def cut_prompt(prompt: str, fits: Callable[[str], bool]) -> str:
 
 
 def prompt_fits(pipeline: Any) -> Callable[[str], bool]:
-    """Whether a pipeline's tokenizers read a prompt in full; where there are several, whether the longest does."""
+    """Whether a pipeline reads a prompt in full; where it has several tokenizers, whether the longest does."""
     tokenizers = [getattr(pipeline, name, None) for name in ("tokenizer", "tokenizer_2", "tokenizer_3")]
     limits = [(int(getattr(t, "model_max_length", 0) or 0), t) for t in tokenizers if t is not None]
-    # transformers writes 1e30 for "no limit"
-    if not limits or max(limit for limit, _ in limits) not in range(1, 1_000_000):
+    if not limits:
         return lambda prompt: True
     most, tokenizer = max(limits, key=lambda pair: pair[0])
+    # SD3 and others read less than their longest tokenizer would.
+    length = inspect.signature(pipeline).parameters.get("max_sequence_length") if callable(pipeline) else None
+    if length is not None and isinstance(length.default, int):
+        most = min(most, length.default)
+    # transformers writes 1e30 for "no limit"
+    if most not in range(1, 1_000_000):
+        return lambda prompt: True
     return lambda prompt: len(tokenizer(prompt, truncation=False, verbose=False)["input_ids"]) <= most

@@ -84,7 +84,7 @@ def results_of(
         model=_described(experiment.model.name),
         reference=reference,
         pairs=len(pairs),
-        cut_prompts=sum(pair.uncut is not None for pair in pairs),
+        cut_prompts=len({pair.uncut for pair in pairs} - {None}),
         workers=tuple(sorted({record.worker for record in used})),
         versions=used[-1].versions,
         variants=tuple(
@@ -131,7 +131,7 @@ def _estimates(variant: Variant, measured: Measurements, resamples: int) -> dict
 
 def _partner(variant: Variant, variants: Sequence[Variant], reference: str) -> str | None:
     """The reference variant at the same ratio, if there is one and it is another."""
-    for other in variants:
+    for other in variants if variant is not BASELINE else ():
         if other.name == reference and other.ratio == variant.ratio and other.key != variant.key:
             return other.key
     return None

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from tokenmerge.errors import TokenMergeError
 from tokenmerge.evaluation.atomic import write_atomically
 from tokenmerge.evaluation.engine import Engine, work_left
-from tokenmerge.evaluation.errors import ExperimentError, MetricUnavailable
+from tokenmerge.evaluation.errors import ExperimentError
 from tokenmerge.evaluation.experiment import MOST_IMAGES, Experiment
 from tokenmerge.evaluation.figures.curves import quality_against_time, quality_and_time_against_ratio
 from tokenmerge.evaluation.figures.grids import grids_of
@@ -50,8 +51,8 @@ def make_images(
         folder.load_records()
         if folder.dropped:
             say(f"{folder.dropped} unfinished records were dropped; their images are made again")
-        if cut := sum(pair.uncut is not None for pair in pairs):
-            say(f"{cut} of {len(pairs)} prompts were longer than the tokenizer reads and were cut at a comma")
+        if cut := len({pair.uncut for pair in pairs} - {None}):
+            say(f"{cut} of {len(prompts)} prompts were longer than the tokenizer reads and were cut at a comma")
         work = work_left(pairs, variants, folder.records)
         if work:
             _tell_of_other_versions(folder, say)
@@ -141,8 +142,8 @@ def draw_figures(
         drawn["ratio"] = ("Quality and time against the ratio", quality_and_time_against_ratio(results))
         if experiment.figures.hidden_states or experiment.figures.destinations:
             drawn |= internal_figures(experiment, folder.path / "figures", pairs[0], allow_pickle)
-    except MetricUnavailable as reason:
-        say(f"figures are left out: {reason}")
+    except TokenMergeError as reason:  # everything else is there already and must not be lost for a figure
+        say(f"figures are left out: {str(reason).rstrip('.')}")
     drawn |= grids_of(folder.path, pairs, variants, folder.records)
     figures = [(name, caption, svg) for name, (caption, svg) in drawn.items() if svg is not None]
     for name, _, svg in figures:

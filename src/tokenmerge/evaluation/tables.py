@@ -125,8 +125,8 @@ def _notes(results: Results) -> str:
     titles = {column.metric: column.title for column in COLUMNS}
     lines += [f"- {titles[name]} is {UNAVAILABLE}: {reason}." for name, reason in results.unavailable.items()]
     lines += [
-        "- Intervals of means and speed-ups are by bootstrap over pairs; those of FID by leaving out a twentieth of "
-        "the images at a time, because drawing images with repeats moves FID itself.",
+        "- Intervals of means and speed-ups are by bootstrap over pairs; those of FID by leaving out a small "
+        "share of the images at a time, because drawing images with repeats moves FID itself.",
         "- FID depends on how many images there are: compare it within one table only.",
     ]
     return "## Notes\n\n" + "\n".join(lines)

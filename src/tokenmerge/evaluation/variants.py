@@ -41,9 +41,9 @@ def variants_of(experiment: Experiment) -> list[Variant]:
         ratios: Sequence[float | None] = experiment.ratios if choice.ratios is None else choice.ratios
         for ratio in ratios or [None]:
             variants.append(_variant(choice, ratio))
-    keys = [variant.key for variant in variants]
+    keys = [variant.key.lower() for variant in variants]  # some disks take ToMA and toma for one name
     for variant in variants:
-        if keys.count(variant.key) > 1:
+        if keys.count(variant.key.lower()) > 1:
             raise ExperimentError(
                 f"variant {variant.name!r} would share the folder images/{variant.key} with another: give the variants "
                 f"names that differ in letters or digits, and each ratio once."

@@ -75,6 +75,10 @@ class ToDo(MergeConfig):
     def keys_apart(self) -> bool:
         return True
 
+    @property
+    def merges_only_keys(self) -> bool:
+        return True
+
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_at(grid, downsample=1)
 

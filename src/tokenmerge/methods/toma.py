@@ -168,6 +168,10 @@ class ToMA(MergeConfig):
     def keys_apart(self) -> bool:
         return self.kv_ratio is not None and self.kv_ratio != self.ratio
 
+    @property
+    def merges_only_keys(self) -> bool:
+        return self.ratio == 0
+
     def _numbers(self) -> tuple[float, float]:
         """The ratios of queries and of keys."""
         ratio = self.number("ratio")

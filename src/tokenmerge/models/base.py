@@ -118,6 +118,7 @@ class Family:
 
     name: str = ""
     class_name: str = ""  # of the models, in diffusers or elsewhere
+    pixels: int = 8  # of the image, a side, to a latent: how far its autoencoder shrinks images
     cannot_weigh: str = ""  # why attention cannot weigh keys by what they stand for, where it cannot
     # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
     positions: tuple[str, ...] = ()

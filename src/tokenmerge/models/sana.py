@@ -30,6 +30,7 @@ class SanaFamily(Family):
 
     name = "Sana"
     class_name = "SanaTransformer2DModel"
+    pixels = 32
     cannot_weigh = "it has no softmax self-attention"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
@@ -48,9 +49,10 @@ class SanaFamily(Family):
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
         new = new_like(model)
-        # Sana's autoencoder shrinks an image by 32; 300 is the length of a prompt.
+        rows, columns = size[0] // self.pixels, size[1] // self.pixels
+        # 300 is the length of a prompt.
         inputs: dict[str, Any] = {
-            "hidden_states": torch.randn(batch, config.in_channels, size[0] // 32, size[1] // 32, **new),
+            "hidden_states": torch.randn(batch, config.in_channels, rows, columns, **new),
             "encoder_hidden_states": torch.randn(batch, 300, config.caption_channels, **new),
             "timestep": torch.full((batch,), 500.0, **new),
         }

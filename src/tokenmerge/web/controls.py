@@ -12,10 +12,9 @@ from tokenmerge.methods.named import METHODS
 from tokenmerge.pipelines import TINY_RANDOM, default_model
 from tokenmerge.web import bounds, words
 from tokenmerge.zoo import list_models
-from tokenmerge.zoo.folders import NAMES
+from tokenmerge.zoo.folders import GUIDANCE, NAMES
 
 METHOD, RATIO, SIZE = "toma", 0.5, "512 x 512"
-EMBEDDED_GUIDANCE = "3"  # what the embedded models draw best with; their pipelines' own is far stronger
 SCOPES = {"site": "each part", "block": "each block", "stack": "each run of blocks"}
 PARTS = {"self": "self-attention", "cross": "cross-attention", "mlp": "MLP"}
 
@@ -86,7 +85,7 @@ def picture_controls(model: str | None) -> dict[str, Any]:
 
 def guidance_for(model: str) -> str:
     """What to begin with; empty for the model's own."""
-    return EMBEDDED_GUIDANCE if model in NAMES else ""
+    return f"{GUIDANCE:g}" if model in NAMES else ""
 
 
 def merging_controls() -> dict[str, Any]:

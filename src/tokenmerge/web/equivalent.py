@@ -11,14 +11,13 @@ from tokenmerge.methods.named import named_config
 from tokenmerge.web.bounds import Request
 
 
-def as_python(request: Request) -> str:
-    """A program that draws both images."""
+def as_python(request: Request, guidance: dict[str, Any]) -> str:
+    """A program that draws both images. guidance: as the model's pipeline takes it."""
     picture = request.picture
-    arguments = {"prompt": picture.prompt, "num_inference_steps": picture.steps}
+    arguments: dict[str, Any] = {"prompt": picture.prompt, "num_inference_steps": picture.steps}
     if picture.size is not None:
         arguments["width"], arguments["height"] = picture.size
-    if picture.guidance is not None:
-        arguments["guidance_scale"] = picture.guidance
+    arguments |= guidance
     given = "".join(f"    {name}={value!r},\n" for name, value in arguments.items())
     noise = f'generator=torch.Generator("cpu").manual_seed({picture.seed})'
     return (

@@ -204,7 +204,7 @@ def _shown(run: Run) -> list[Any]:
     return [
         (made.unmerged.image, made.merged.image),
         figures(made),
-        equivalent.as_python(made.request),
+        equivalent.as_python(made.request, made.guidance),
         equivalent.as_command(made.request),
         made.explanation,
     ]

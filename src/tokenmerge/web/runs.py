@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.generation import Picture, check_picture, draw
+from tokenmerge.generation import Picture, check_picture, draw, guidance_arguments
 from tokenmerge.pipelines import LoadedPipeline, load_pipeline
 from tokenmerge.web.bounds import Request
 from tokenmerge.web.stages import timed_parts
@@ -70,6 +70,7 @@ class Comparison:
     fidelity: Fidelity
     explanation: str
     reused: bool  # the unmerged image is one that was drawn before
+    guidance: dict[str, Any]  # as the pipeline's call takes it
     notes: tuple[str, ...] = ()
 
     @property
@@ -97,10 +98,13 @@ class Comparison:
 
 
 class Studio:
-    """Holds the loaded model and the unmerged pictures drawn with it."""
+    """Holds the loaded model and the unmerged pictures drawn with it.
 
-    def __init__(self, device: str | None = None, dtype: str | None = None) -> None:
-        self._device, self._dtype = device, dtype
+    pickles_of: the one model whose weights may be pickles; the page can name any, and whoever looks at it can.
+    """
+
+    def __init__(self, device: str | None = None, dtype: str | None = None, pickles_of: str | None = None) -> None:
+        self._device, self._dtype, self._pickles_of = device, dtype, pickles_of
         self._loaded: LoadedPipeline | None = None
         # Two pictures at once would share one model, and neither would be timed right.
         self._lock = threading.RLock()
@@ -115,7 +119,7 @@ class Studio:
                     watch.tell(0, f"loading {name}")
                 self._loaded = None  # two at a time may not fit
                 self._warm.clear()
-                self._loaded = load_pipeline(name, self._device, self._dtype)
+                self._loaded = load_pipeline(name, self._device, self._dtype, allow_pickle=name == self._pickles_of)
             return self._loaded
 
     def compare(self, request: Request, watch: Watch) -> Comparison:
@@ -138,6 +142,7 @@ class Studio:
             fidelity(unmerged.image, merged.image),
             explanation,
             reused,
+            guidance_arguments(loaded.pipe, request.picture.guidance),
             tuple(dict.fromkeys(notes)),
         )
 
@@ -166,6 +171,15 @@ class Studio:
                     self._unmerged.popitem(last=False)
             self._unmerged.move_to_end(key)
             return self._unmerged[key]
+
+    def unmerged_now(self, model: str, picture: Picture, watch: Watch) -> Shot:
+        """The picture with nothing merged, drawn and timed anew, whatever is kept."""
+        with self._lock:
+            loaded = self.load(model, watch)
+            check_picture(loaded, picture)
+            watch.tell(0, "warming up")
+            self._warm_up_unmerged(loaded, picture)
+            return Shot(*self.draw(loaded, picture, "unmerged", watch))
 
     def merged(self, model: str, picture: Picture, config: MergeConfig, what: str, watch: Watch) -> Shot:
         """The picture with tokens merged."""
@@ -213,9 +227,13 @@ class Studio:
             with merged(loaded.pipe, request.config):
                 draw(loaded, short)
             self._warm.add((request.config, short.size))
-        if short.size not in self._warm and not self.has_unmerged(request.model, request.picture):
-            draw(loaded, short)
-            self._warm.add(short.size)
+        if not self.has_unmerged(request.model, request.picture):
+            self._warm_up_unmerged(loaded, request.picture)
+
+    def _warm_up_unmerged(self, loaded: LoadedPipeline, picture: Picture) -> None:
+        if picture.size not in self._warm:
+            draw(loaded, replace(picture, steps=WARM_UP_STEPS))
+            self._warm.add(picture.size)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class ServeOptions:
     model: str | None = None
     device: str | None = None
     dtype: str | None = None
+    allow_pickle: bool = False  # for the model named here, and for none that is named in the page
 
 
 def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
@@ -50,7 +51,7 @@ def serving(options: ServeOptions) -> Iterator[str]:
         from tokenmerge.web.runs import Studio
         from tokenmerge.web.theme import STYLE, theme
 
-        studio = Studio(options.device, options.dtype)
+        studio = Studio(options.device, options.dtype, options.model if options.allow_pickle else None)
         page = build_page(studio, options.model, Path(folder))
         try:
             _, address, _ = page.launch(

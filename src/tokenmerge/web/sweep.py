@@ -33,51 +33,70 @@ class Cell:
     shot: Shot | None = None
     fidelity: Fidelity | None = None
     reason: str = ""
+    unmerged_seconds: float = 0.0  # of the unmerged picture drawn right before its method
+
+    @property
+    def share(self) -> float:
+        """Its time as a share of the unmerged time."""
+        return self.shot.seconds / self.unmerged_seconds if self.shot else 0.0
 
 
 @dataclass(frozen=True)
 class Swept:
     """A sweep as far as it has come."""
 
-    unmerged: Shot
+    unmerged: tuple[Shot, ...]  # the same picture, drawn once before each method
     cells: tuple[Cell, ...] = ()
 
 
 def sweep(
     studio: Studio, model: str, picture: Picture, pairs: Sequence[tuple[str, float]], watch: Watch
 ) -> Iterator[Swept]:
-    """Draw the unmerged picture and every pair, giving what there is after each. A pair that cannot be is skipped."""
-    share = 1 / (len(pairs) + 1)
-    swept = Swept(studio.unmerged(model, picture, watch.within(0, share)))
-    yield swept
-    for index, (method, ratio) in enumerate(pairs, start=1):
-        part = watch.within(index * share, (index + 1) * share)
-        try:
-            shot = studio.merged(model, picture, named_config(method, ratio), method, part)
-        except TokenMergeError as error:
-            cell = Cell(method, ratio, reason=sentence_of(error))
-        else:
-            cell = Cell(method, ratio, shot, fidelity(swept.unmerged.image, shot.image))
-        swept = Swept(swept.unmerged, (*swept.cells, cell))
-        yield swept
+    """Draw every pair, and the unmerged picture before each method, giving what there is after each pair.
+
+    A machine is not equally fast all day: a time from an earlier moment would make speed-ups that nobody has seen. A
+    pair that cannot be is skipped.
+    """
+    methods = list(dict.fromkeys(method for method, _ in pairs))
+    count = len(pairs) + len(methods)
+    stretches = (watch.within(index / count, (index + 1) / count) for index in range(count))
+    swept = Swept(())
+    for method in methods:
+        unmerged = studio.unmerged_now(model, picture, next(stretches))
+        swept = Swept((*swept.unmerged, unmerged), swept.cells)
+        if not swept.cells:
+            yield swept
+        for ratio in [ratio for name, ratio in pairs if name == method]:
+            stretch = next(stretches)
+            try:
+                shot = studio.merged(model, picture, named_config(method, ratio), method, stretch)
+            except TokenMergeError as error:
+                cell = Cell(method, ratio, reason=sentence_of(error))
+            else:
+                cell = Cell(method, ratio, shot, fidelity(unmerged.image, shot.image), "", unmerged.seconds)
+            swept = Swept(swept.unmerged, (*swept.cells, cell))
+            yield swept
 
 
 def draw_quality_against_time(swept: Swept) -> str:
-    """SVG: a line per method, from its lowest ratio to its highest; the dashed line is the unmerged time."""
+    """SVG: a line per method, from its lowest ratio to its highest; the dashed line is the unmerged time.
+
+    Times are shares of the unmerged time of the same method, so that a method drawn in a slow minute loses nothing.
+    """
     names = list(dict.fromkeys(cell.method for cell in swept.cells))
     with styled():
         figure = new_figure(5.6, 4.0)
         panel = figure.subplots()
         for name in names:
             line = [cell for cell in swept.cells if cell.method == name and cell.shot and cell.fidelity]
-            times = [cell.shot.seconds for cell in line if cell.shot]
+            times = [100 * cell.share for cell in line]
             values = [_psnr(cell.fidelity) for cell in line if cell.fidelity]
             panel.plot(times, values, label=name, markersize=6, **look_of(name, names))
             for cell, time, value in zip(line, times, values, strict=True):
                 label = {"textcoords": "offset points", "xytext": (6, 4), "fontsize": 8, "color": "#666666"}
                 panel.annotate(f"{cell.ratio:g}", (time, value), **label)
-        panel.axvline(swept.unmerged.seconds, color="#444444", linestyle="--", linewidth=1, label="unmerged")
-        panel.set_xlabel("seconds per picture (left is faster)")
+        panel.axvline(100, color="#444444", linestyle="--", linewidth=1, label="unmerged")
+        panel.set_xlabel("time in % of the unmerged picture's (left is faster)")
         panel.set_ylabel("PSNR in dB (up is closer)")
         panel.margins(0.12)
         panel.set_xlim(left=0)
@@ -87,21 +106,21 @@ def draw_quality_against_time(swept: Swept) -> str:
 
 def draw_grid(swept: Swept) -> str:
     """HTML: the unmerged picture, then a row of pictures per method. Rows wrap where the page is narrow."""
-    first = _figure(swept.unmerged.image, "nothing merged", f"{swept.unmerged.seconds:.2f} s")
+    times = ", ".join(f"{shot.seconds:.2f} s" for shot in swept.unmerged)
+    first = _figure(swept.unmerged[0].image, "nothing merged", times)
     rows = [f'<div class="tm-row"><h4>unmerged</h4><div class="tm-cells">{first}</div></div>']
     for method in dict.fromkeys(cell.method for cell in swept.cells):
-        cells = "".join(_cell(cell, swept.unmerged) for cell in swept.cells if cell.method == method)
+        cells = "".join(_cell(cell) for cell in swept.cells if cell.method == method)
         rows.append(f'<div class="tm-row"><h4>{html.escape(method)}</h4><div class="tm-cells">{cells}</div></div>')
     return f'<div class="tm-grid">{"".join(rows)}</div>'
 
 
-def _cell(cell: Cell, unmerged: Shot) -> str:
+def _cell(cell: Cell) -> str:
     title = f"ratio {cell.ratio:g}"
     if cell.shot is None or cell.fidelity is None:
         return f'<figure class="tm-none"><p>{html.escape(cell.reason)}</p><figcaption>{title}</figcaption></figure>'
     psnr = "identical" if cell.fidelity.psnr is None else f"{cell.fidelity.psnr:.1f} dB"
-    speed = f"{unmerged.seconds / cell.shot.seconds:.2f}x"
-    return _figure(cell.shot.image, title, f"{speed}, {psnr}", f"{cell.shot.seconds:.2f} s")
+    return _figure(cell.shot.image, title, f"{1 / cell.share:.2f}x, {psnr}", f"{cell.shot.seconds:.2f} s")
 
 
 def _figure(image: Image.Image, title: str, *remarks: str) -> str:

@@ -38,7 +38,10 @@ OVERLAP = (
 )
 STAGES = "Seconds of the whole picture. Merging pays when what it saves in attention and MLP exceeds what it costs."
 
-SWEEP = "Draws the picture described on the Compare tab with each method at each ratio: one at a time, unmerged first."
+SWEEP = (
+    "Draws the picture described on the Compare tab with each method at each ratio, one at a time, and unmerged before "
+    "each method, to compare times with."
+)
 SWEEP_METHODS = "Each draws one picture per ratio."
 SWEEP_RATIOS = "Fraction of tokens merged away. More is faster and blurs more."
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenmerge.zoo.folders import folder_of, known_words, verify
+from tokenmerge.zoo.folders import GUIDANCE, folder_of, known_words, verify
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -43,6 +43,7 @@ def load_folder(folder: Path) -> DiffusionPipeline:
         # Flux would draw 1,024 px and pad prompts to 512 tokens, both far beyond what this model was trained on.
         pipe.default_sample_size = NATIVE_LATENT_SIDE
         trim_padding(pipe.text_encoder_2, pipe.tokenizer.model_max_length)
+    pipe.suggested_guidance = GUIDANCE  # for tokenmerge's commands; a pipeline's call has its default in its code
     warn_of_unknown_words(pipe, known_words(folder))
     pipe.set_progress_bar_config(disable=None)  # shown on a terminal only
     return pipe

@@ -23,6 +23,7 @@ STYLE = {
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text: small files that can be searched
     "svg.hashsalt": "tokenmerge",
+    "text.parse_math": False,  # names are anybody's words: two dollar signs in one are no formula
 }
 
 

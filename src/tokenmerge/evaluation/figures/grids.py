@@ -28,8 +28,9 @@ def grids_of(
     for variant in variants[1:]:
         by_ratio = sets.setdefault(f"grid-{variant.key.split('_r')[0]}", (f"{variant.name} by ratio", []))
         by_ratio[1].append(variant)
-        by_variant = sets.setdefault(f"grid-r{variant.ratio:g}", (f"Variants at r = {variant.ratio:g}", []))
-        by_variant[1].append(variant)
+        if variant.ratio is not None:  # it may change over steps or blocks
+            by_variant = sets.setdefault(f"grid-r{variant.ratio:g}", (f"Variants at r = {variant.ratio:g}", []))
+            by_variant[1].append(variant)
     rows = min(ROWS, len(pairs))
     chosen = [pairs[index * len(pairs) // rows] for index in range(rows)]
     return {

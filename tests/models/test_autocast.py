@@ -1,0 +1,36 @@
+"""Under autocast the model computes in half precision, and plans are made in full all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from checks import SMALL, root_of
+from tiny_models import made, tiny
+
+import tokenmerge as tm
+
+
+def closeness(similarity: torch.Tensor, count: int, available: torch.Tensor) -> torch.Tensor:
+    """A selector that looks at what it is given."""
+    assert similarity.dtype == torch.float32
+    return similarity.sum(dim=-1).topk(count, dim=-1).indices
+
+
+@pytest.mark.parametrize("scope", ["site", "stack"])
+@pytest.mark.parametrize("options", [{"selector": closeness}, {"unmerge": "pinv"}], ids=str)
+def test_plans_are_made_in_full_precision(scope: Any, options: dict[str, Any]) -> None:
+    pixart = tiny("pixart")
+    model = made(pixart.build)
+    tm.apply(model, tm.ToMA(tile=(4, 4), scope=scope, **options, **SMALL))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        image = pixart.call(model, [1], (8, 8))
+        assert torch.is_autocast_enabled("cpu")
+    assert image.isfinite().all()
+    for stack in root_of(model).stacks:
+        for block in stack.blocks:
+            operator = block.operators.queries
+            assert operator is not None
+            assert operator.mass is not None
+            assert operator.mass.sum() == pytest.approx(64, rel=1e-5)

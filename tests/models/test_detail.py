@@ -1,0 +1,173 @@
+"""Detail from whole steps: which steps run whole, what merged ones add, and that it brings them closer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from checks import SCOPES, SMALL, root_of
+from tiny_models import TINY_MODELS, TinyModel, made, tiny
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+import tokenmerge as tm
+from tokenmerge.errors import ConfigError
+
+TILES: dict[str, Any] = {"tile": (4, 4), **SMALL}
+GLOBAL: dict[str, Any] = {"region": "global", "share": "model", **SMALL}
+FAMILIES = [model for model in TINY_MODELS if model.name in ("sd15", "sdxl", "pixart", "flux", "sd3", "wan")]
+TIMESTEPS = [1000.0, 990.0, 980.0, 970.0, 960.0, 950.0, 940.0]
+
+
+def generate(model: nn.Module, what: TinyModel, samples: tuple[int, ...] = (1,)) -> list[Tensor]:
+    grid = what.grid(8, 8)
+    return [what.call(model, samples, grid, timestep) for timestep in TIMESTEPS]
+
+
+def errors(whole: list[Tensor], merged: list[Tensor]) -> list[float]:
+    return [float((one - other).square().mean()) for one, other in zip(whole, merged, strict=True)]
+
+
+@pytest.mark.parametrize("what", FAMILIES, ids=str)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_whole_steps_are_untouched_and_the_others_come_closer(what: TinyModel, scope: Any) -> None:
+    model = made(what.build)
+    before = generate(model, what)
+    with tm.merged(model, tm.ToMA(scope=scope, **TILES)):
+        plain = errors(before, generate(model, what))
+    with tm.merged(model, tm.ToMA(scope=scope, detail_every=3, **TILES)):
+        detailed = errors(before, generate(model, what))
+    assert [error == 0 for error in detailed] == [step % 3 == 0 for step in range(len(TIMESTEPS))]
+    # The steps are so near each other that their detail is nearly the same.
+    for step in (1, 2, 4, 5):
+        assert detailed[step] < plain[step] * 0.6
+
+
+@pytest.mark.parametrize("what", FAMILIES, ids=str)
+def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: TinyModel) -> None:
+    model = made(what.build)
+    handle = tm.apply(model, tm.ToMA(detail_every=2, **GLOBAL))
+    part = root_of(model).stacks[0].blocks[0].parts[0]
+    given: list[Tensor] = []
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        given.append(output if isinstance(output, Tensor) else output[part.part.outputs[0]])
+
+    exit_ = part._modules[2]
+    # Once before our hook, on what the part itself gives, and once behind it.
+    raw = exit_.register_forward_hook(note, prepend=True)
+    restored = exit_.register_forward_hook(note)
+    grid = what.grid(8, 8)
+    what.call(model, [1, 2], grid, 1000.0)
+    whole = given[1]
+    given.clear()
+    what.call(model, [1, 2], grid, 500.0)
+    merged, output = given
+    queries = part.block.operators.queries
+    assert queries is not None
+    text = whole.shape[1] - part.block.stack.tokens
+    first = text if part.part.text != "last" else 0
+    cut = slice(first, first + part.block.stack.tokens)
+    now = merged[:, first : first + part.block.kept]
+    torch.testing.assert_close(output[:, cut], whole[:, cut] + queries.unmerge(now - queries.merge(whole[:, cut])))
+    raw.remove()
+    restored.remove()
+    handle.remove()
+
+
+def test_every_method_that_merges_queries_takes_it() -> None:
+    what = tiny("sd15")
+    model = made(what.build)
+    before = generate(model, what)
+    for method in (tm.ToMeSD, tm.ToFu):
+        with tm.merged(model, method(min_tokens=4, parts=("self", "mlp"))):
+            plain = errors(before, generate(model, what))
+        with tm.merged(model, method(min_tokens=4, parts=("self", "mlp"), detail_every=3)):
+            detailed = errors(before, generate(model, what))
+        assert 0 < detailed[1] < plain[1]
+
+
+def test_detail_is_forgotten_with_its_picture() -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    config = tm.ToMA(detail_every=4, **TILES)
+    with tm.merged(model, config):
+        alone = generate(model, what)
+    with tm.merged(model, config) as handle:
+        generate(model, what, samples=(7,))
+        again = generate(model, what)
+        memories = list(root_of(model).plan._memories.values())
+        assert any(branch.output is not None for memory in memories for branch in memory.branches)
+        handle.remove()
+    assert all(torch.equal(one, other) for one, other in zip(alone, again, strict=True))
+    assert not any(branch.output is not None for memory in memories for branch in memory.branches)
+
+
+def test_guidance_branches_have_detail_of_their_own() -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    config = tm.ToMA(detail_every=3, **TILES)
+    inputs = [what.inputs([sample], grid) for sample in (1, 2)]
+
+    def calls(branches: list[dict[str, Any]]) -> list[list[Tensor]]:
+        steps = []
+        for timestep in TIMESTEPS:
+            now = torch.tensor([timestep])
+            steps.append([model(**{**given, "timestep": now}, return_dict=False)[0] for given in branches])
+        return steps
+
+    with torch.no_grad(), tm.merged(model, config):
+        both = calls(inputs)
+    for branch, given in enumerate(inputs):
+        with torch.no_grad(), tm.merged(model, config):
+            alone = calls([given])
+        for together, single in zip(both, alone, strict=True):
+            torch.testing.assert_close(together[branch], single[0])
+
+
+def test_a_compiled_model_keeps_it_in_few_graphs() -> None:
+    what = tiny("sd15")
+    model = made(what.build)
+    with tm.merged(model, tm.ToMA(detail_every=3, **TILES)):
+        eager = generate(model, what)
+    torch.compiler.reset()
+    counters.clear()
+    model.compile(backend="eager")
+    with tm.merged(model, tm.ToMA(detail_every=3, **TILES)):
+        compiled = generate(model, what)
+    for one, other in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"detail_every": 1}, "every step would run whole"),
+        ({"detail_every": -1}, "whole number of at least 0"),
+        ({"detail_every": 2.5}, "whole number"),
+        ({"detail_every": 3, "merge_every": 2}, "set only one of them"),
+        ({"detail_every": 3, "ratio": 0, "kv_ratio": 0.5}, "no detail is lost"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        tm.ToMA(**options)
+
+
+def test_todo_loses_no_detail() -> None:
+    with pytest.raises(ConfigError, match="no detail is lost"):
+        tm.ToDo(detail_every=3)
+
+
+def test_explain_counts_the_whole_steps() -> None:
+    model = made(tiny("pixart").build)
+    with tm.merged(model, tm.ToMA(**TILES)) as handle:
+        plain = handle.explain(size=(128, 128)).models[0].multiply_adds
+    with tm.merged(model, tm.ToMA(detail_every=4, **TILES)) as handle:
+        explanation = handle.explain(size=(128, 128))
+    work = explanation.models[0].multiply_adds
+    assert "one whole for its detail every 4 steps" in str(explanation)
+    assert plain.steady < work.average
+    assert work.average == pytest.approx(work.unmerged / 4 + plain.average * 3 / 4, rel=0.02)
