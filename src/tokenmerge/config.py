@@ -180,6 +180,11 @@ class MergeConfig:
         raise NotImplementedError
 
     @property
+    def weighs_tokens(self) -> bool:
+        """Are destinations chosen by how many tokens each counts as (`Place.importance`)?"""
+        return False
+
+    @property
     def watches_guidance(self) -> bool:
         """Does it weigh tokens by how much guidance changes them?"""
         return False

@@ -49,6 +49,10 @@ def read_mask(keep: Any) -> Tensor:
     return mask
 
 
+def has_grey(mask: Tensor) -> bool:
+    return bool(((mask > 0) & (mask < 1)).any())
+
+
 def mask_on_grid(mask: Tensor, grid: tuple[int, ...]) -> Tensor:
     """(H, W) -> (N,): the brightest of the pixels that a token covers, so that no white pixel is lost.
 

@@ -16,6 +16,7 @@ from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError
 from tokenmerge.fits import misfit
 from tokenmerge.guidance import GuidanceWatch
 from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile, with_argument
+from tokenmerge.keep import has_grey
 from tokenmerge.models.base import Family, Part
 from tokenmerge.plan import MergePlan
 from tokenmerge.same_tensor import names_of
@@ -62,6 +63,11 @@ class RootSite:
             raise ConfigError(
                 f"{type(self.config).__name__} cannot keep a part of the image as it is: use ToMA with keep, or leave "
                 f"keep out."
+            )
+        if self.keep is not None and has_grey(self.keep) and not self.config.weighs_tokens:
+            raise ConfigError(
+                "keep has shades of grey, which weigh tokens when destinations are chosen, and here they are chosen "
+                "without a look at them: use ToMA with its own selector, or a mask of black and white."
             )
         names = [block.name for stack in stacks for block in stack.blocks]
         if not names:

@@ -33,7 +33,7 @@ from tokenmerge.hooked import (
     with_changed,
     with_tokens,
 )
-from tokenmerge.keep import mask_on_grid, weights_of
+from tokenmerge.keep import has_grey, mask_on_grid, weights_of
 from tokenmerge.models.base import Block, Part, Stack, chosen_parts
 from tokenmerge.ops.regions import Regions
 from tokenmerge.part_site import PartSite
@@ -408,8 +408,7 @@ class StackSite:
             return
         mask = mask_on_grid(self.root.keep, grid)
         self.aside = tuple((mask == 1).nonzero().flatten().tolist())
-        grey = bool(((mask > 0) & (mask < 1)).any())
-        self.mask_weights = weights_of(mask)[None].to(device) if grey else None
+        self.mask_weights = weights_of(mask)[None].to(device) if has_grey(mask) else None
 
     def merges_with(self, config: MergeConfig | None) -> bool:
         """Would a config merge anything on the grid of the last call?"""

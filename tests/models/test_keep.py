@@ -193,6 +193,16 @@ def test_other_methods_refuse_a_mask(method: Any) -> None:
         tm.apply(made(tiny("sd15").build), method(**SMALL), keep=WHITE)
 
 
+@pytest.mark.parametrize(
+    "config", [tm.ToMA(selector="random", **SMALL), tm.LowerBound(**SMALL)], ids=["random", "bound"]
+)
+def test_grey_is_refused_where_nothing_weighs_tokens(config: tm.MergeConfig) -> None:
+    model = made(tiny("sd15").build)
+    with pytest.raises(ConfigError, match="keep has shades of grey"):
+        tm.apply(model, config, keep=WHITE * 0.5)
+    tm.apply(model, config, keep=WHITE)
+
+
 def test_a_mask_that_is_white_everywhere_leaves_nothing_to_merge() -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)

@@ -33,6 +33,10 @@ class LowerBound(ToMA):
             if value != plain:
                 raise ConfigError(f"{field} is {value!r}, and LowerBound looks at no token: leave it out.")
 
+    @property
+    def weighs_tokens(self) -> bool:
+        return False
+
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         if previous is not None:

@@ -123,7 +123,7 @@ class ToMA(MergeConfig):
             )
         if self.importance is not None:
             self._check_choice("importance", self.importance, ("guidance",))
-            if self.selector in ("random", "grid"):
+            if not self.weighs_tokens:
                 raise ConfigError(
                     f"importance is {self.importance!r}, and selector {self.selector!r} looks at no token: leave "
                     f"importance out, or use selector='facility_location'."
@@ -176,6 +176,10 @@ class ToMA(MergeConfig):
         """The ratios of queries and of keys."""
         ratio = self.number("ratio")
         return ratio, ratio if self.kv_ratio is None else self.number("kv_ratio")
+
+    @property
+    def weighs_tokens(self) -> bool:
+        return self.selector not in ("random", "grid")
 
     @property
     def watches_guidance(self) -> bool:
