@@ -21,6 +21,10 @@ class NothingMergedError(TokenMergeError, RuntimeError):
     """Not one site would merge a single token: the call would be a silent no-op."""
 
 
+class NothingMergedWarning(UserWarning):
+    """Every call fell on a step that runs whole, so that nothing was merged after all."""
+
+
 class MergeRuntimeError(TokenMergeError, RuntimeError):
     """A merged model was called in a way that merging cannot follow."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Hashable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.caches import CACHE, keeps_outputs
 from tokenmerge.config import MergeConfig
-from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError
+from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError, NothingMergedWarning
 from tokenmerge.fits import misfit
 from tokenmerge.guidance import GuidanceWatch
 from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile, with_argument
@@ -45,6 +46,7 @@ class RootSite:
         self.caches_of = self  # where caches are looked for: explain's weightless twin has none of its own
         self.last_call: tuple[Args, Kwargs] | None = None
         self.calls = self.selections = self.weightings = 0
+        self.merged_calls = self.whole_calls = 0  # of those that came to their end
         self.progress = 0.0  # through the generation, at this call
         self.fixed_progress: float | None = None  # set to explain what happens there, where no timestep says it
         self.resting = False  # this step runs whole, because of merge_every or detail_every
@@ -124,6 +126,7 @@ class RootSite:
         for stack in self.stacks:
             stack.detach()
         self.plan.forget()
+        self._tell_if_all_was_whole()
         self.guidance = None
 
     @outside_compile
@@ -208,6 +211,8 @@ class RootSite:
         if self.guidance is not None and self.fixed_progress is None:
             self.guidance.end_call(output)
         merges = any(part.active for stack in self.stacks for block in stack.blocks for part in block.parts)
+        self.merged_calls += merges
+        self.whole_calls += not merges
         if not merges and not self.resting and not self._merges_later():
             raise NothingMergedError(
                 f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "
@@ -222,6 +227,16 @@ class RootSite:
             for stack in self.stacks
             for block in stack.blocks
         )
+
+    def _tell_if_all_was_whole(self) -> None:
+        if self.whole_calls and not self.merged_calls:
+            warnings.warn(
+                f"nothing was merged: the pictures had so few steps that each fell on one that runs whole "
+                f"(detail_every={self.config.detail_every}, or a ratio that begins with 0). Take more steps, or leave "
+                f"detail_every out.",
+                NothingMergedWarning,
+                stacklevel=2,
+            )
 
     def _why_nothing(self) -> str:
         reasons = [

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Two equal images have no noise and an infinite ratio; a mean over pairs needs a number.
 PSNR_OF_EQUAL_IMAGES = 100.0
-RATIOS = (0.75, 0.6, 0.5, 0.35, 0.2)
+RATIOS = (0.75, 0.5, 0.25)
 
 
 class BudgetError(TokenMergeError, RuntimeError):
@@ -123,9 +123,15 @@ def tune(
         for config, work in ladder:
             bar.set_description(_short(config))
             trial = _try(pipe, config, work, pairs, options, [image for image, _ in unmerged], bar)
+            if trial is None:
+                continue
             tried.append(trial)
             if trial.mean_psnr >= min_psnr:
                 return Tuned(config, min_psnr, tuple(tried), [seconds for _, seconds in unmerged])
+    if not tried:
+        raise BudgetError(
+            "every candidate runs pictures of so few steps whole: take more steps, or other candidates.", ()
+        )
     nearest = max(tried, key=lambda trial: trial.mean_psnr)
     raise BudgetError(
         f"none of {len(tried)} configs keeps {min_psnr:g} dB: the nearest is {_short(nearest.config)} with "
@@ -135,9 +141,15 @@ def tune(
 
 
 def default_ladder() -> list[MergeConfig]:
-    """ToMA from fast to mild: once per stack, around each part, and queries alone."""
-    kinds: tuple[dict[str, Any], ...] = ({"scope": "stack"}, {}, {"kv_ratio": 0})
-    return [ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds]
+    """ToMA from fast to mild: once per stack, around each part, with detail, in self-attention alone, its keys alone."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"scope": "stack"},
+        {},
+        {"detail_every": 3},
+        {"parts": ("self",)},
+    )
+    keys = [ToMA(ratio=0, kv_ratio=ratio, parts=("self",)) for ratio in RATIOS]
+    return [ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds] + keys
 
 
 def table_of(trials: Sequence[Trial], min_psnr: float) -> str:
@@ -205,7 +217,8 @@ def _work(pipe: Any, config: MergeConfig, options: dict[str, Any]) -> float:
 
 def _try(
     pipe: Any, config: MergeConfig, work: float, pairs: list[Pair], options: Any, unmerged: list[Image], bar: Any
-) -> Trial:
+) -> Trial | None:
+    """A config on every pair; None where the pictures have so few steps that it runs them whole."""
     from tokenmerge.fidelity import fidelity
 
     trial = Trial(config, work)
@@ -216,7 +229,7 @@ def _try(
             psnr = fidelity(image, made).psnr
             trial.psnr.append(PSNR_OF_EQUAL_IMAGES if psnr is None else min(psnr, PSNR_OF_EQUAL_IMAGES))
             trial.seconds.append(seconds)
-    return trial
+        return trial if any(root.merged_calls for root in handle._roots) else None
 
 
 def _timed(pipe: Any, pair: Pair, options: dict[str, Any], bar: Any) -> tuple[Image, float]:

@@ -60,8 +60,8 @@ def test_multiply_adds_fall_with_the_ratio_and_refreshes_cost_extra(subject: Sub
 
 
 def test_every_named_method_that_merges_at_each_step_can_be_measured(subject: Subject) -> None:
-    methods = [name for name in NAMED if named_config(name, 0.5).merge_every == 1]
-    assert set(NAMED) - set(methods) == {"toma-released"}
+    methods = [name for name in NAMED if named_config(name, 0.5).share_merged == 1]
+    assert set(NAMED) - set(methods) == {"toma-detail", "toma-released"}
     for trial in model_trials(subject, ("none", *methods), [0.5], limit=False):
         trial.visit()
         assert (

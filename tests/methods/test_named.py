@@ -25,6 +25,7 @@ def test_every_name_takes_a_ratio(name: str) -> None:
         ("toma-stripe", ToMA.paper_stripe()),
         ("toma-tile", ToMA.paper_tile()),
         ("toma-block", ToMA.paper_block()),
+        ("toma-detail", ToMA.detailed()),
         ("toma-stack", ToMA.stack()),
         ("tomesd", ToMeSD()),
         ("tofu", ToFu()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import tokenmerge as tm
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, NothingMergedWarning
 
 TILES: dict[str, Any] = {"tile": (4, 4), **SMALL}
 GLOBAL: dict[str, Any] = {"region": "global", "share": "model", **SMALL}
@@ -154,6 +155,20 @@ def test_a_compiled_model_keeps_it_in_few_graphs() -> None:
 def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         tm.ToMA(**options)
+
+
+def test_pictures_of_too_few_steps_are_told_of() -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    handle = tm.apply(model, tm.ToMA(detail_every=3, **TILES))
+    what.call(model, [1], what.grid(8, 8), 1000.0)
+    with pytest.warns(NothingMergedWarning, match="nothing was merged: .* leave detail_every out"):
+        handle.remove()
+    handle = tm.apply(model, tm.ToMA(detail_every=3, **TILES))
+    generate(model, what)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        handle.remove()
 
 
 def test_todo_loses_no_detail() -> None:

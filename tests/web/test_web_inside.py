@@ -153,6 +153,12 @@ def test_a_recording_sees_every_merging_block(studio: Any, method: str) -> None:
     assert root_site_of(denoisers_of(studio.load("tiny-random").pipe)[0]) is None
 
 
+def test_a_step_that_runs_whole_has_nothing_to_show(studio: Any) -> None:
+    recording = record(studio, read(small(method="toma-detail", ratio=0.5, steps=4, seed=64)), Watch())
+    assert recording.steps == [1, 2]  # the first and the fourth run whole
+    assert len(recording.blocks) == 3
+
+
 def test_the_recorded_picture_is_the_compared_one(studio: Any) -> None:
     request = read(small(seed=62))
     compared = studio.compare(request, Watch())

@@ -32,6 +32,7 @@ METHODS: dict[str, NamedMethod] = {
     "toma-tile": NamedMethod(ToMA.paper_tile, "the paper's ToMA-tile: selection and assignment per 8 x 8 tile"),
     "toma-block": NamedMethod(ToMA.paper_block, "the paper's ToMA*: merged once per block"),
     "toma-released": NamedMethod(ToMA.released, "the authors' released code: ToMA-tile at every third step"),
+    "toma-detail": NamedMethod(ToMA.detailed, "ToMA with detail from whole steps: its ratio is 0.75 unless given"),
     "toma-stack": NamedMethod(ToMA.stack, "ToMA merged once per run of blocks: the least overhead"),
     "tomesd": NamedMethod(ToMeSD, "ToMeSD: similar tokens of the finest level averaged, self-attention only"),
     "tofu": NamedMethod(ToFu, "ToFu: ToMeSD's matching, pruning early blocks and norm-preserving averages later"),

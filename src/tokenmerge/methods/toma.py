@@ -100,6 +100,11 @@ class ToMA(MergeConfig):
         return dataclasses.replace(cls.paper_tile(ratio), merge_every=3)
 
     @classmethod
+    def detailed(cls, ratio: float = 0.75) -> ToMA:
+        """With detail from every third step, which runs whole: about as fast as a ratio of 0.5, and far closer."""
+        return cls(ratio=ratio, detail_every=3)
+
+    @classmethod
     def stack(cls, ratio: float = 0.5) -> ToMA:
         """Merged once per run of consecutive blocks: the least overhead of all."""
         return cls(ratio=ratio, scope="stack")
