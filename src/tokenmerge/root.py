@@ -211,13 +211,13 @@ class RootSite:
         if self.guidance is not None and self.fixed_progress is None:
             self.guidance.end_call(output)
         merges = any(part.active for stack in self.stacks for block in stack.blocks for part in block.parts)
-        self.merged_calls += merges
-        self.whole_calls += not merges
         if not merges and not self.resting and not self._merges_later():
             raise NothingMergedError(
                 f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "
                 f"other parts, or take merging out with handle.remove()."
             )
+        self.merged_calls += merges
+        self.whole_calls += not merges
 
     def _merges_later(self) -> bool:
         """Would a ratio that changes merge anything on these grids at another step?"""
@@ -231,9 +231,8 @@ class RootSite:
     def _tell_if_all_was_whole(self) -> None:
         if self.whole_calls and not self.merged_calls:
             warnings.warn(
-                f"nothing was merged: the pictures had so few steps that each fell on one that runs whole "
-                f"(detail_every={self.config.detail_every}, or a ratio that begins with 0). Take more steps, or leave "
-                f"detail_every out.",
+                f"nothing was merged: the pictures had so few steps that all ran whole. Take more steps, or "
+                f"{'leave detail_every out' if self.config.detail_every else 'let ratio begin above 0'}.",
                 NothingMergedWarning,
                 stacklevel=2,
             )

@@ -129,9 +129,7 @@ def tune(
             if trial.mean_psnr >= min_psnr:
                 return Tuned(config, min_psnr, tuple(tried), [seconds for _, seconds in unmerged])
     if not tried:
-        raise BudgetError(
-            "every candidate runs pictures of so few steps whole: take more steps, or other candidates.", ()
-        )
+        raise BudgetError("every candidate runs pictures of so few steps whole: take more steps, or give others.", ())
     nearest = max(tried, key=lambda trial: trial.mean_psnr)
     raise BudgetError(
         f"none of {len(tried)} configs keeps {min_psnr:g} dB: the nearest is {_short(nearest.config)} with "
@@ -141,15 +139,15 @@ def tune(
 
 
 def default_ladder() -> list[MergeConfig]:
-    """ToMA from fast to mild: once per stack, around each part, with detail, in self-attention alone, its keys alone."""
+    """ToMA from fast to mild: once per stack, each part, with detail, self-attention alone, its keys alone."""
     kinds: tuple[dict[str, Any], ...] = (
         {"scope": "stack"},
         {},
         {"detail_every": 3},
         {"parts": ("self",)},
     )
-    keys = [ToMA(ratio=0, kv_ratio=ratio, parts=("self",)) for ratio in RATIOS]
-    return [ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds] + keys
+    keys = (ToMA(ratio=0, kv_ratio=ratio, parts=("self",)) for ratio in RATIOS)
+    return [*(ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds), *keys]
 
 
 def table_of(trials: Sequence[Trial], min_psnr: float) -> str:
