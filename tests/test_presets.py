@@ -29,11 +29,6 @@ def test_they_fit_the_model(what: TinyModel, name: Any) -> None:
         pass
 
 
-def test_balanced_is_toma_as_it_comes() -> None:
-    for what in TINY_MODELS:
-        assert tm.preset("balanced", made(what.build)) == tm.ToMA()
-
-
 @pytest.mark.parametrize("what", [tiny("sd15"), tiny("sd3")], ids=str)
 def test_fast_saves_more_than_balanced_and_balanced_more_than_quality(what: TinyModel) -> None:
     model = made(what.build)

@@ -66,6 +66,7 @@ class Layout:
     kept: int  # queries (and everything else) after merging
     kept_keys: int  # keys and values of self-attention after merging
     regions: Regions | None = None  # where set, a stack may bring its tokens into this order once, and back once
+    even: bool = False  # every kept key stands for as many tokens, so that among themselves they need no weights
 
     def to(self, device: torch.device) -> Self:
         """The same layout with its tensors on `device`."""
@@ -325,6 +326,12 @@ class MergeConfig:
                 f"signal is {self.signal!r}, which is read where self-attention begins: it needs scope='site' and "
                 f"'self' among parts, and they are {self.scope!r} and {self.parts!r}."
             )
+
+    @staticmethod
+    def _refuse_coarser(downsample: int, most: int | None) -> None:
+        """For methods that have a `max_downsample`."""
+        if most is not None and downsample > most:
+            raise CannotMerge(f"{downsample} times coarser than the model's finest level, and max_downsample={most}")
 
     def _check_skip_blocks(self) -> None:
         value = self.skip_blocks

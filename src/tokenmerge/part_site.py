@@ -226,10 +226,15 @@ class PartSite:
                 f"weighed by what they stand for: use the native attention backend, or proportional=False."
             )
 
+    @property
+    def weighs(self) -> bool:
+        """Does the attention get weights for what its keys stand for? Not where all are of the grid and equal."""
+        return self.block.stack.root.weighs(self.part) and not (self.part.own_keys and self.block.even)
+
     def _mask(self, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
         """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
         keys = self.block.operators.keys
-        mass = None if keys is None or not self.block.stack.root.weighs(self.part) else keys.mass
+        mass = keys.mass if keys is not None and self.weighs else None
         if keys is None or (mass is None and given is None):
             return None
         if given is not None and self.part.text == "none":

@@ -1,9 +1,8 @@
 """Settings by what they are for, per model family: the one table of them.
 
-Where the values come from: prototype measurements on two small pretrained models (a U-Net and a DiT), in which small
-tiles and proportional attention came closest to the unmerged image, merging queries alone came closer still on a U-Net,
-and merging once per stack cost no quality against once per block. They are to be replaced by what `tokenmerge eval`
-finds on trained models of each family; "balanced" is `ToMA()` in every family until then.
+Where the values come from: the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of
+its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in three gives most
+of it back. Models whose attention takes text and image in one sequence cannot merge keys apart, and get that alone.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from tokenmerge.models import family_of
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
-# Attention that takes keys and values apart from queries: these stay whole for quality.
-QUERIES_ALONE = {"quality": ToMA(ratio=0.5, kv_ratio=0), "balanced": ToMA(), "fast": ToMA(ratio=0.6, scope="stack")}
+FAST = ToMA(ratio=0.75, scope="stack", detail_every=5)
+# Attention that takes keys and values apart from queries.
+OWN_KEYS = {"quality": ToMA.keys(), "balanced": ToMA.detailed(), "fast": FAST}
 # Text and image in one sequence, or no mask over keys and values of their own.
-JOINT = {"quality": ToMA(ratio=0.25), "balanced": ToMA(), "fast": ToMA(ratio=0.6, scope="stack")}
+JOINT = {"quality": ToMA(ratio=0.5, detail_every=2), "balanced": ToMA.detailed(), "fast": FAST}
 # Whole blocks cannot be merged.
-PARTS_ALONE = {"quality": ToMA(ratio=0.25), "balanced": ToMA(), "fast": ToMA(ratio=0.75)}
+PARTS_ALONE = {"quality": ToMA(ratio=0.5, detail_every=2), "balanced": ToMA.detailed(), "fast": ToMA(ratio=0.75)}
 
 PRESETS: dict[str, Mapping[str, MergeConfig]] = {
-    "UNet2DConditionModel": QUERIES_ALONE,
-    "PixArtTransformer2DModel": QUERIES_ALONE,
+    "UNet2DConditionModel": OWN_KEYS,
+    "PixArtTransformer2DModel": OWN_KEYS,
     "SD3Transformer2DModel": JOINT,
     "FluxTransformer2DModel": JOINT,
     "Flux2Transformer2DModel": JOINT,

@@ -101,6 +101,11 @@ class BlockSite:
         return self.layout.kept_keys
 
     @property
+    def even(self) -> bool:
+        assert self.layout is not None
+        return self.layout.even
+
+    @property
     def operators(self) -> Operators:
         operators = self.group.current.operators
         assert operators is not None, "a block refreshes its plan before its parts run"

@@ -12,7 +12,7 @@ from tokenmerge.methods.named import METHODS, named_config
 @pytest.mark.parametrize("name", METHODS)
 def test_every_name_takes_a_ratio(name: str) -> None:
     config = named_config(name, ratio=0.6)
-    assert config.ratio == 0.6
+    assert getattr(config, METHODS[name].ratio_field) == 0.6
     assert named_config(name) == METHODS[name].make()
     assert METHODS[name].summary
 
@@ -25,6 +25,7 @@ def test_every_name_takes_a_ratio(name: str) -> None:
         ("toma-stripe", ToMA.paper_stripe()),
         ("toma-tile", ToMA.paper_tile()),
         ("toma-block", ToMA.paper_block()),
+        ("toma-keys", ToMA.keys()),
         ("toma-detail", ToMA.detailed()),
         ("toma-stack", ToMA.stack()),
         ("tomesd", ToMeSD()),
@@ -49,3 +50,8 @@ def test_errors_name_what_is_near() -> None:
         named_config("toma", options={"regin": "tile"})
     with pytest.raises(ConfigError, match="ratio is 2"):
         named_config("toma-stripe", ratio=2)
+
+
+def test_a_ratio_of_keys_is_a_ratio_of_keys() -> None:
+    assert named_config("toma-keys", 0.5) == ToMA.keys(0.5)
+    assert (ToMA.keys(0.5).ratio, ToMA.keys(0.5).kv_ratio) == (0, 0.5)

@@ -83,3 +83,17 @@ def test_a_selector_that_gives_no_choice_is_told_so(picks, said):
     config = ToMA(selector=lambda *_: picks, min_tokens=0)
     with pytest.raises(ConfigError, match=said):
         config.plan(torch.randn(2, 64, 8), config.layout((8, 8)), Place("block", 0, 1), None)
+
+
+def test_keys_apart_are_picked_and_weighed_not_averaged():
+    grid, config = (8, 8), ToMA(ratio=0, kv_ratio=0.75)
+    tokens = torch.randn(2, 64, 8)
+    operators = config.plan(tokens, config.layout(grid), Place("block", 0, 1), None)
+    keys = operators.keys
+    picked = torch.stack([sample[places] for sample, places in zip(tokens, keys.destinations, strict=True)])
+    assert torch.equal(keys.merge(tokens), picked)
+    assert keys.mass.sum(dim=1).tolist() == pytest.approx([64.0, 64.0])
+    alike = ToMA(ratio=0.75)
+    both = alike.plan(tokens, alike.layout(grid), Place("block", 0, 1), None).keys
+    assert torch.equal(both.destinations, keys.destinations)
+    assert not torch.equal(both.merge(tokens), picked)

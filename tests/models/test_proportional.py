@@ -9,6 +9,7 @@ import pytest
 import torch
 from checks import SCOPES, SMALL, close, key_lengths
 from tiny_models import TINY_MODELS, TinyModel, made
+from tiny_models import tiny as tiny_named
 from torch import Tensor, nn
 
 import tokenmerge as tm
@@ -67,3 +68,20 @@ def test_merging_what_is_alike_changes_nothing(tiny: TinyModel, scope: Any) -> N
         unweighted = tiny.call(model, [1, 2], grid)
     # Squares of one size all weigh the same among themselves, but not against text in the same attention.
     assert torch.allclose(unweighted, before, atol=1e-5) == (tiny.text == 0)
+
+
+def test_keys_that_stand_for_as_many_need_no_weights() -> None:
+    """With one key of each 2 x 2 tile, all weigh the same: attention is as without a mask, and gets none."""
+    what = tiny_named("sd15")
+    model = made(what.build)
+    grid = what.grid(16, 16)
+    options: dict[str, Any] = {"ratio": 0, "kv_ratio": 0.75, "tile": (2, 2), "parts": ("self",), **SMALL}
+    pictures = []
+    for proportional in (True, False):
+        with tm.merged(model, tm.ToMA(proportional=proportional, **options)) as handle:
+            pictures.append(what.call(model, [1], grid))
+            assert "mask of a row" not in str(handle.explain())
+    assert torch.equal(*pictures)
+    with tm.merged(model, tm.ToMA(**{**options, "tile": (4, 4)})) as handle:
+        what.call(model, [1], grid)
+        assert "mask of a row" in str(handle.explain())

@@ -7,7 +7,7 @@ from small_requests import small
 
 from tokenmerge import ToDo, ToMA, ToMeSD
 from tokenmerge.errors import TokenMergeError, UsageError
-from tokenmerge.methods.named import METHODS, named_config
+from tokenmerge.methods.named import METHODS, named_config, ratio_field
 from tokenmerge.web.bounds import MOST_SWEPT, controls_of, read, read_size, read_sweep, settings_beyond
 
 
@@ -29,7 +29,7 @@ def test_every_control_reaches_the_config() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_own_values_make_the_method(method: str) -> None:
     values = {name: value for name, value in controls_of(method).items() if value is not None}
-    ratio = named_config(method).number("ratio")
+    ratio = named_config(method).number(ratio_field(method))
     assert read(small(method=method, ratio=ratio, **values)).config == named_config(method)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.cli import options
+from tokenmerge.methods.named import ratio_field
 from tokenmerge.plain_text import shown_plainly
 from tokenmerge.ratio import ratio_text, stored_ratio
 
@@ -191,7 +192,8 @@ def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
 
 
 def _title(result: dict[str, Any]) -> str:
-    return f"{result['method']}, ratio {ratio_text(stored_ratio('ratio', result['config']['ratio']))}"
+    field = ratio_field(result["method"])
+    return f"{result['method']}, ratio {ratio_text(stored_ratio(field, result['config'][field]))}"
 
 
 def _speedup(result: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenmerge.cli import options
 from tokenmerge.errors import UsageError
+from tokenmerge.methods.named import ratio_field
 from tokenmerge.ratio import ratio_text
 
 
@@ -59,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**about, "seconds": seconds, "file": str(file)}, indent=2))
     else:
-        how = "unmerged" if config is None else f"{args.method}, ratio {ratio_text(config.ratio)}"
+        how = (
+            "unmerged"
+            if config is None
+            else f"{args.method}, ratio {ratio_text(getattr(config, ratio_field(args.method)))}"
+        )
         print(f"{file}: {image.width} x {image.height} px, {how}, {seconds:.2f} s")
     return 0

@@ -23,6 +23,7 @@ class NamedMethod:
 
     make: Callable[[], MergeConfig]
     summary: str
+    ratio_field: str = "ratio"  # what a ratio is of
 
 
 METHODS: dict[str, NamedMethod] = {
@@ -32,6 +33,9 @@ METHODS: dict[str, NamedMethod] = {
     "toma-tile": NamedMethod(ToMA.paper_tile, "the paper's ToMA-tile: selection and assignment per 8 x 8 tile"),
     "toma-block": NamedMethod(ToMA.paper_block, "the paper's ToMA*: merged once per block"),
     "toma-released": NamedMethod(ToMA.released, "the authors' released code: ToMA-tile at every third step"),
+    "toma-keys": NamedMethod(
+        ToMA.keys, "keys and values alone, one of each 2 x 2 tile: closest to the picture (UNets, PixArt)", "kv_ratio"
+    ),
     "toma-detail": NamedMethod(ToMA.detailed, "ToMA with detail from whole steps: its ratio is 0.75 unless given"),
     "toma-stack": NamedMethod(ToMA.stack, "ToMA merged once per run of blocks: the least overhead"),
     "tomesd": NamedMethod(ToMeSD, "ToMeSD: similar tokens of the finest level averaged, self-attention only"),
@@ -39,6 +43,11 @@ METHODS: dict[str, NamedMethod] = {
     "todo": NamedMethod(ToDo, "ToDo: keys and values downsampled, queries whole; its ratio is 0.75 unless given"),
     "lower-bound": NamedMethod(LowerBound, "random projections: ruins the image, shows the best speed possible"),
 }
+
+
+def ratio_field(name: str) -> str:
+    """The field of a method's config that its ratio stands in; of any other method "ratio"."""
+    return METHODS[name].ratio_field if name in METHODS else "ratio"
 
 
 def named_config(name: str, ratio: Any = None, options: Mapping[str, Any] | None = None) -> MergeConfig:
@@ -54,6 +63,6 @@ def named_config(name: str, ratio: Any = None, options: Mapping[str, Any] | None
     preset = METHODS[name].make()
     values = {field.name: getattr(preset, field.name) for field in dataclasses.fields(preset)}
     if ratio is not None:
-        values["ratio"] = ratio
+        values[METHODS[name].ratio_field] = ratio
     # Checked as a whole: kv_ratio, say, allows a ratio that would be an error without it.
     return type(preset).build({**values, **(options or {})})

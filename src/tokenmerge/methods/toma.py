@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.linear import LinearOperator
+from tokenmerge.methods.linear import LinearOperator, PickedOperator
 from tokenmerge.ops.attention_merge import (
     assignment_weights,
     merge_matrix,
@@ -41,11 +41,15 @@ class ToMA(MergeConfig):
     tile: height and width of a tile in tokens (frames too, for video, in front). A stripe is rows of the grid with as
         many tokens. Small tiles are cheaper to select in and stay closer to the picture; the paper's is (8, 8).
     attend: where tokens are assigned to destinations: within their "region", or "global".
-    selector: "facility_location", "random" or "grid" for comparison, or a function (see `tokenmerge.ops.selection`).
+    selector: "facility_location", "random" (good for keys merged apart), "grid", or a function (see
+        `tokenmerge.ops.selection`).
     temperature: softness of the assignment. Small recovers hard merging by nearest destination; above 0.05 images blur.
     unmerge: "transpose" copies back and is fast; "pinv" is the least-squares inverse, slower, and rarely better.
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
         With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Lists and functions as there.
+        Keys merged apart are picked and weighed, not averaged: an average is shorter than each of them.
+    max_downsample: levels up to this many times coarser, per side, than the model's finest are merged; None merges
+        all. 1 merges the finest alone, which has most tokens to spare.
     quota: "equal" keeps as many tokens in every region. "gain" keeps as many in all, more where tokens differ and fewer
         where they are alike, up to twice the even share: closer images where large parts are plain, for up to twice
         the time of selecting and merging.
@@ -62,6 +66,7 @@ class ToMA(MergeConfig):
     temperature: float = 0.01
     unmerge: Literal["transpose", "pinv"] = "transpose"
     kv_ratio: Ratio | None = None
+    max_downsample: int | None = None
     proportional: bool = True
     weights_every: int = 5
     importance: Literal["guidance"] | None = None
@@ -100,6 +105,15 @@ class ToMA(MergeConfig):
         return dataclasses.replace(cls.paper_tile(ratio), merge_every=3)
 
     @classmethod
+    def keys(cls, ratio: float = 0.75) -> ToMA:
+        """Only keys and values of self-attention on the finest level: of each 2 x 2 tile one, drawn at random.
+
+        For Stable Diffusion UNets and PixArt. Hardly to be seen, and as fast as self-attention is slow: most on small
+        models and large images.
+        """
+        return cls(ratio=0, kv_ratio=ratio, parts=("self",), tile=(2, 2), selector="random", max_downsample=1)
+
+    @classmethod
     def detailed(cls, ratio: float = 0.75) -> ToMA:
         """With detail from every third step, which runs whole: about as fast as a ratio of 0.5, and far closer."""
         return cls(ratio=ratio, detail_every=3)
@@ -121,6 +135,8 @@ class ToMA(MergeConfig):
             raise ConfigError(f"tile is {self.tile!r}: it takes (height, width), or (frames, height, width) for video.")
         for side in self.tile:
             self._check_whole("tile", side, least=1)
+        if self.max_downsample is not None:
+            self._check_whole("max_downsample", self.max_downsample, least=1)
         if not is_number(self.temperature) or self.temperature < LOWEST_TEMPERATURE:
             raise ConfigError(
                 f"temperature is {self.temperature!r}: it takes a number above 0, {LOWEST_TEMPERATURE:g} at the least, "
@@ -128,7 +144,7 @@ class ToMA(MergeConfig):
             )
         if self.importance is not None:
             self._check_choice("importance", self.importance, ("guidance",))
-            if not self.weighs_tokens:
+            if self.selector in ("random", "grid"):
                 raise ConfigError(
                     f"importance is {self.importance!r}, and selector {self.selector!r} looks at no token: leave "
                     f"importance out, or use selector='facility_location'."
@@ -193,7 +209,11 @@ class ToMA(MergeConfig):
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_keeping(grid, 1, ())
 
+    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
+        return self.layout_keeping(grid, downsample, ())
+
     def layout_keeping(self, grid: tuple[int, ...], downsample: int, aside: tuple[int, ...]) -> Layout:
+        self._refuse_coarser(downsample, self.max_downsample)
         if len(aside) == math.prod(grid):
             raise CannotMerge("keep is white everywhere here, so nothing is left to merge")
         regions = self._regions(grid, aside)
@@ -207,7 +227,8 @@ class ToMA(MergeConfig):
                 f"ratio {max(self._numbers())} keeps all {regions.smallest} tokens of a region; "
                 f"raise ratio or choose a larger tile"
             )
-        return Layout(grid, regions.tokens, kept[0], kept[1], regions)
+        even = kept[1] == regions.count and not regions.padded and self.attend == "region"
+        return Layout(grid, regions.tokens, kept[0], kept[1], regions, even)
 
     def _refuse_empty_regions(self, regions: Regions) -> None:
         """A region cannot keep less than one token, and a ratio is never capped in silence."""
@@ -254,7 +275,10 @@ class ToMA(MergeConfig):
                 # The first k greedy picks are what choosing k would have given: one selection serves both ratios.
                 fewer = picks if rows is not None else picks[..., : inside // regions.count]
                 operators[kept] = self._operator(unit, fewer, rows, regions, tokens.dtype, place.in_region_order)
-        return Operators(operators[layout.kept], operators[layout.kept_keys], picks, gains)
+        keys = operators[layout.kept_keys]
+        if keys is not None and layout.kept_keys != layout.kept:
+            keys = PickedOperator(**vars(keys))
+        return Operators(operators[layout.kept], keys, picks, gains)
 
     def _select(self, unit: Tensor, count: int, regions: Regions, place: Place) -> tuple[Tensor, Tensor | None]:
         """(B, R, n, C) -> (B, R, count): places of the destinations within their regions; for a quota, their gains."""

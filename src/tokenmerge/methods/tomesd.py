@@ -74,10 +74,7 @@ class ToMeSD(MergeConfig):
         return self.layout_at(grid, downsample=1)
 
     def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
-        if downsample > self.max_downsample:
-            raise CannotMerge(
-                f"{downsample} times coarser than the model's finest level, and max_downsample={self.max_downsample}"
-            )
+        self._refuse_coarser(downsample, self.max_downsample)
         tokens, cell = math.prod(grid), self._cell(grid)
         if any(side > length for side, length in zip(cell, grid, strict=True)):
             raise ConfigError(

@@ -37,7 +37,12 @@ class Request:
 
     @property
     def label(self) -> str:
-        return f"{self.method}, ratio {self.config.number('ratio'):g}"
+        return f"{self.method}, ratio {self.ratio:g}"
+
+    @property
+    def ratio(self) -> float:
+        """What the slider says: of tokens, or of keys where the method merges those."""
+        return self.config.number(METHODS[self.method].ratio_field)
 
 
 @dataclass(frozen=True)

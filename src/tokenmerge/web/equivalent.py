@@ -60,7 +60,7 @@ def as_command(request: Request) -> str:
         words += ["--size", "{}x{}".format(*picture.size)]
     if picture.guidance is not None:
         words += ["--guidance", f"{picture.guidance:g}"]
-    words += ["--model", request.model, "--method", request.method, "--ratio", f"{request.config.ratio:g}"]
+    words += ["--model", request.model, "--method", request.method, "--ratio", f"{request.ratio:g}"]
     for name, value in _settings(request).items():
         words += ["--set", f"{name}={_written(value)}"]
     if picture.prompt.startswith("-"):
@@ -70,7 +70,7 @@ def as_command(request: Request) -> str:
 
 def _settings(request: Request) -> dict[str, Any]:
     """The options in which the config differs from its named method."""
-    named = named_config(request.method, request.config.ratio)
+    named = named_config(request.method, request.ratio)
     return {
         field.name: getattr(request.config, field.name)
         for field in dataclasses.fields(named)

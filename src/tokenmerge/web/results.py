@@ -57,7 +57,7 @@ def _row(run: Run) -> list[Any]:
         run.number,
         made.request.picture.prompt,
         made.request.method,
-        f"{made.request.config.ratio:g}",
+        f"{made.request.ratio:g}",
         f"{width} x {height}",
         f"{made.unmerged.seconds:.2f} → {made.merged.seconds:.2f}",
         f"{made.speedup:.2f}x",
