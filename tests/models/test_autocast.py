@@ -19,7 +19,7 @@ def closeness(similarity: torch.Tensor, count: int, available: torch.Tensor) -> 
 
 
 @pytest.mark.parametrize("scope", ["site", "stack"])
-@pytest.mark.parametrize("options", [{"selector": closeness}, {"unmerge": "pinv"}], ids=str)
+@pytest.mark.parametrize("options", [{"selector": closeness}, {"unmerge": "pinv"}], ids=["selector", "pinv"])
 def test_plans_are_made_in_full_precision(scope: Any, options: dict[str, Any]) -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)
