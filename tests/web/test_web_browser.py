@@ -43,8 +43,10 @@ def test_comparing_sliding_history_and_the_same_without_the_page(user: PageUser,
     user.compare()
     figures = user.figures()
     assert set(figures) == {"Unmerged", "Merged", "Speed-up", "PSNR", "SSIM"}
-    speedup = number(figures["Unmerged"]) / number(figures["Merged"])
-    assert number(figures["Speed-up"]) == pytest.approx(speedup, rel=0.15)  # of rounded seconds
+    unmerged, merged = number(figures["Unmerged"]), number(figures["Merged"])
+    half = 0.0051  # seconds are rounded to hundredths, and the speed-up is of those that are not
+    speedup = number(figures["Speed-up"])
+    assert (unmerged - half) / (merged + half) - half <= speedup <= (unmerged + half) / (merged - half) + half
     assert "random weights" in user.message()
 
     # Sliding, by the handle in the picture and by the keyboard.
