@@ -222,9 +222,8 @@ class BlockSite:
 
     @property
     def _run_detail(self) -> Memory | None:
-        return (
-            self.run_first.detail if self.stack.root.config.scope == "stack" and not self.stack.apart else self.detail
-        )
+        together = self.stack.root.config.scope == "stack" and not self.stack.apart
+        return self.run_first.detail if together else self.detail
 
     def _remember_whole(self, tokens: Tensor, _: int) -> Tensor:
         """What the run that ends here has added to its tokens."""
@@ -301,12 +300,12 @@ class StackSite:
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self.entered = self.importance = None
+        self.entered = self.entered_whole = self.importance = None
         for block in self.blocks:
             block.detach()
-            block.active = False
+            block.active = block.lends = False
             for part in block.parts:
-                part.active = False
+                part.active = part.lends = False
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         if not self.root.attached:
