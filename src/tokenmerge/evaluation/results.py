@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -39,8 +40,10 @@ class VariantResult:
     config: dict[str, Any] | None
     timing: Timing
     metrics: dict[str, Estimate] = field(default_factory=dict)
-    # This variant minus the reference at the same ratio, pair by pair; and minus the baseline where that has a value.
+    # This variant minus the reference, pair by pair: at the same ratio, and at the same time per image, which lies
+    # between two of the reference's ratios; and minus the baseline where that has a value.
     to_reference: dict[str, Estimate] = field(default_factory=dict)
+    to_reference_as_fast: dict[str, Estimate] = field(default_factory=dict)
     to_baseline: dict[str, Estimate] = field(default_factory=dict)
 
     @property
@@ -77,7 +80,13 @@ def results_of(
     used = [records[variant.key, pair_id] for variant in variants for pair_id in ids]
     seconds = {v.key: {pair_id: records[v.key, pair_id].seconds for pair_id in ids} for v in variants}
     values = {**measured.values, "seconds": seconds}
+
+    def minus(variant: Variant, others: Mapping[str, float]) -> dict[str, Estimate]:
+        paired = _differences(values, variant.key, others, resamples)
+        return paired | _differences_of_sets(measured.sets, variant.key, others)
+
     resamples = experiment.metrics.resamples
+    timings = {v.key: _timing(seconds[v.key], seconds[BASELINE.key], resamples) for v in variants}
     return Results(
         experiment=experiment.name,
         description=experiment.description,
@@ -93,10 +102,11 @@ def results_of(
                 name=variant.name,
                 ratio=variant.ratio,
                 config=variant.config_dict(),
-                timing=_timing(seconds[variant.key], seconds[BASELINE.key], resamples),
+                timing=timings[variant.key],
                 metrics=_estimates(variant, measured, resamples),
-                to_reference=_differences(values, variant.key, _partner(variant, variants, reference), resamples),
-                to_baseline=_differences(values, variant.key, None if variant is BASELINE else BASELINE.key, resamples),
+                to_reference=minus(variant, _at_its_ratio(variant, variants, reference)),
+                to_reference_as_fast=minus(variant, _as_fast(variant, variants, reference, timings)),
+                to_baseline=minus(variant, {} if variant is BASELINE else {BASELINE.key: 1.0}),
             )
             for variant in variants
         ),
@@ -129,23 +139,58 @@ def _estimates(variant: Variant, measured: Measurements, resamples: int) -> dict
     return means | {name: columns[variant.key] for name, columns in measured.sets.items() if variant.key in columns}
 
 
-def _partner(variant: Variant, variants: Sequence[Variant], reference: str) -> str | None:
+def _at_its_ratio(variant: Variant, variants: Sequence[Variant], reference: str) -> dict[str, float]:
     """The reference variant at the same ratio, if there is one and it is another."""
     for other in variants if variant is not BASELINE else ():
         if other.name == reference and other.ratio == variant.ratio and other.key != variant.key:
-            return other.key
-    return None
+            return {other.key: 1.0}
+    return {}
+
+
+def _as_fast(
+    variant: Variant, variants: Sequence[Variant], reference: str, timings: Mapping[str, Timing]
+) -> dict[str, float]:
+    """The two ratios of the reference between which its time per image is this variant's, and how much of each."""
+    if variant is BASELINE or variant.name == reference:
+        return {}
+    curve = sorted((timings[other.key].median, other.key) for other in variants if other.name == reference)
+    mine = timings[variant.key].median
+    for (faster, at_faster), (slower, at_slower) in itertools.pairwise(curve):
+        if faster <= mine <= slower and faster < slower:
+            share = (mine - faster) / (slower - faster)
+            return {at_faster: 1 - share, at_slower: share}
+    return {}
 
 
 def _differences(
-    values: Mapping[str, Mapping[str, Mapping[str, float]]], key: str, other: str | None, resamples: int
+    values: Mapping[str, Mapping[str, Mapping[str, float]]], key: str, others: Mapping[str, float], resamples: int
 ) -> dict[str, Estimate]:
+    """A variant minus a weighted mean of others, pair by pair; nothing where there are none."""
     found = {}
     for name, columns in values.items():
-        if other is not None and key in columns and other in columns:
-            mine, theirs = columns[key], columns[other]
-            found[name] = bootstrap_mean([mine[pair_id] - theirs[pair_id] for pair_id in mine], resamples)
+        if others and all(needed in columns for needed in (key, *others)):
+            differences = [
+                mine - sum(weight * columns[other][pair_id] for other, weight in others.items())
+                for pair_id, mine in columns[key].items()
+            ]
+            found[name] = bootstrap_mean(differences, resamples)
     return found
+
+
+def _differences_of_sets(
+    sets: Mapping[str, Mapping[str, Estimate]], key: str, others: Mapping[str, float]
+) -> dict[str, Estimate]:
+    """The same for what is measured on all images together, of which no interval is known."""
+    return {
+        name: Estimate(
+            columns[key].value - sum(weight * columns[other].value for other, weight in others.items()),
+            math.nan,
+            math.nan,
+            columns[key].n,
+        )
+        for name, columns in sets.items()
+        if others and all(needed in columns for needed in (key, *others))
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tabulate import tabulate
 
 from tokenmerge.evaluation.columns import COLUMNS, Column, shown_estimate
 from tokenmerge.evaluation.results import Results, VariantResult
+from tokenmerge.evaluation.statistics import Estimate
 
 UNAVAILABLE = "n/a"
 
@@ -15,7 +16,10 @@ UNAVAILABLE = "n/a"
 def tables_of(results: Results) -> str:
     """All tables as Markdown."""
     parts = [f"# {_cell(results.experiment)}", _cell(results.description), _conditions(results), _time_table(results)]
-    parts += [_metric_table(results), _difference_table(results), _by_ratio(results), _notes(results)]
+    parts += [_metric_table(results)]
+    parts += [_difference_table(results, "to_reference", "at the same ratio")]
+    parts += [_difference_table(results, "to_reference_as_fast", "at equal speed")]
+    parts += [_by_ratio(results), _notes(results)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -72,24 +76,28 @@ def _metric_cell(results: Results, variant: VariantResult, column: Column) -> st
     return "" if estimate is None else shown_estimate(estimate, column.digits)
 
 
-def _difference_table(results: Results) -> str:
-    """Each variant against the reference at the same ratio, pair by pair."""
-    compared = [variant for variant in results.variants if variant.to_reference]
+def _difference_table(results: Results, partner: str, how: str) -> str:
+    """Each variant against the reference, pair by pair."""
+    compared = [
+        (variant, differences)
+        for variant, differences in ((variant, getattr(variant, partner)) for variant in results.variants)
+        if differences
+    ]
     if not compared:
         return ""
-    columns = [column for column in COLUMNS if any(column.metric in v.to_reference for v in compared)]
+    columns = [column for column in COLUMNS if any(column.metric in differences for _, differences in compared)]
     rows = [
-        [_cell(v.name), _ratio(v), _difference_cell(v, "seconds", 3)]
-        + [_difference_cell(v, column.metric, column.digits) for column in columns]
-        for v in compared
+        [_cell(variant.name), _ratio(variant), shown_estimate(variant.timing.speedup, 3)]
+        + [_difference_cell(differences, column) for column in columns]
+        for variant, differences in compared
     ]
-    heads = ["variant", "r", "s/im", *(column.title for column in columns)]
-    return f"## Paired differences to {_cell(results.reference)} at the same ratio\n\n" + _table(rows, heads)
+    heads = ["variant", "r", "speed-up", *(column.title for column in columns)]
+    return f"## Paired differences to {_cell(results.reference)} {how}\n\n" + _table(rows, heads)
 
 
-def _difference_cell(variant: VariantResult, metric: str, digits: int) -> str:
-    estimate = variant.to_reference.get(metric)
-    return "" if estimate is None else shown_estimate(estimate, digits, sign=True)
+def _difference_cell(differences: Mapping[str, Estimate], column: Column) -> str:
+    estimate = differences.get(column.metric)
+    return "" if estimate is None else shown_estimate(estimate, column.digits, sign=True)
 
 
 def _by_ratio(results: Results) -> str:
@@ -127,6 +135,8 @@ def _notes(results: Results) -> str:
     lines += [
         "- Intervals of means and speed-ups are by bootstrap over pairs; those of FID by leaving out a small "
         "share of the images at a time, because drawing images with repeats moves FID itself.",
+        "- At equal speed the reference stands between two of its ratios, in proportion to the median time per image; "
+        "variants faster or slower than all of them are not in that table.",
         "- FID depends on how many images there are: compare it within one table only.",
     ]
     return "## Notes\n\n" + "\n".join(lines)

@@ -11,7 +11,7 @@ from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError
 from tokenmerge.evaluation.errors import ExperimentError
 from tokenmerge.evaluation.experiment import Experiment, VariantChoice
-from tokenmerge.methods.named import named_config
+from tokenmerge.methods.named import named_config, ratio_field
 
 
 @dataclass(frozen=True)
@@ -58,4 +58,5 @@ def _variant(choice: VariantChoice, ratio: float | None) -> Variant:
         raise ExperimentError(f"variant {choice.name!r}: {error}") from None
     slug = re.sub(r"[^A-Za-z0-9.+-]+", "-", choice.name.replace("*", "-star")).strip("-.") or "variant"
     key = slug[:80] if ratio is None else f"{slug[:80]}_r{ratio:g}"
-    return Variant(key, choice.name, None if config.varies else config.number("ratio"), config)
+    shown = None if config.varies else config.number(ratio_field(choice.method))
+    return Variant(key, choice.name, shown, config)
