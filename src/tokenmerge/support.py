@@ -7,21 +7,17 @@ python -m tokenmerge.support README.md --check   fail if the file does not hold 
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
 import torch
 from torch import nn
 
+from tokenmerge import marked
 from tokenmerge.config import MergeConfig
-from tokenmerge.errors import UsageError
 from tokenmerge.fits import misfit
 from tokenmerge.methods.named import METHODS
 from tokenmerge.models import FAMILIES, UNFIT
 from tokenmerge.models.base import Family, Stack
-
-BEGIN, END = "<!-- support:begin -->", "<!-- support:end -->"
 
 
 def support_matrix() -> str:
@@ -81,36 +77,5 @@ def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def with_matrix(text: str) -> str:
-    """A document with the matrix between its markers."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"the file has no {BEGIN} and {END}: put both where the support matrix should stand.")
-    return f"{before}{BEGIN}\n{support_matrix()}\n{END}{after}"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tokenmerge.support", description="The support matrix.")
-    parser.add_argument("file", nargs="?", type=Path, help="a Markdown file with support markers; none prints")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the file is out of date")
-    options = parser.parse_args(arguments)
-    if options.file is None:
-        print(support_matrix())
-        return 0
-    text = options.file.read_text(encoding="utf-8")
-    try:
-        current = with_matrix(text)
-    except UsageError as error:
-        print(f"{options.file}: {error}", file=sys.stderr)
-        return 2
-    if not options.check:
-        options.file.write_text(current, encoding="utf-8")
-    elif current != text:
-        print(f"{options.file} is out of date: run python -m tokenmerge.support {options.file}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(marked.main("tokenmerge.support", "support", support_matrix))

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 from made_results import model_result
 
-from tokenmerge.benchmark.readme import BEGIN, END, between_marks
 from tokenmerge.cli.bench import run
 from tokenmerge.errors import UsageError
 
@@ -15,7 +14,7 @@ def table(tmp_path: Path) -> Namespace:
     (tmp_path / "benchmarks").mkdir()
     model_result().save(tmp_path / "benchmarks" / "sd15.json")
     for path in (tmp_path / "README.md", tmp_path / "benchmarks" / "README.md"):
-        path.write_text(f"# Before\n\n{BEGIN}\nold\n{END}\n\nAfter.\n")
+        path.write_text("# Before\n\n<!-- benchmarks:begin -->\nold\n<!-- benchmarks:end -->\n\nAfter.\n")
     return Namespace(bench="table", results=tmp_path / "benchmarks", readme=tmp_path / "README.md", check=False)
 
 
@@ -50,9 +49,3 @@ def test_a_folder_without_results_is_a_sentence(table: Namespace) -> None:
     (table.results / "sd15.json").unlink()
     with pytest.raises(UsageError, match="holds no result files"):
         run(table)
-
-
-@pytest.mark.parametrize("document", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
-def test_a_file_without_marks_is_a_sentence(document: str) -> None:
-    with pytest.raises(UsageError, match="once each and in this order"):
-        between_marks(document, "text", Path("README.md"))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenmerge.benchmark.result import Result
 from tokenmerge.benchmark.tables import headline_table, machine_line, table_of, title_of
 from tokenmerge.errors import UsageError
 
-BEGIN = "<!-- benchmarks:begin -->"
-END = "<!-- benchmarks:end -->"
+MARK = "benchmarks"
 Named = Sequence[tuple[str, Result]]
 
 
@@ -45,24 +44,3 @@ def full_text(results: Named) -> str:
         for name, result in results
     ]
     return "\n".join(sections)
-
-
-def update(path: Path, make: Callable[[Named], str], results: Named, check: bool) -> bool:
-    """Put a text between the two marks of a file, or with `check` only look; True if the file was as it should be."""
-    try:
-        before = path.read_text()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-    after = between_marks(before, make(results), path)
-    if after != before and not check:
-        path.write_text(after)
-    return after == before
-
-
-def between_marks(document: str, text: str, path: Path) -> str:
-    """The document with `text` in the place of whatever stands between the marks."""
-    if document.count(BEGIN) != 1 or document.count(END) != 1 or document.index(END) < document.index(BEGIN):
-        raise UsageError(f"{path} needs the lines {BEGIN} and {END}, once each and in this order, to hold the table.")
-    head, _, rest = document.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n\n{text}\n{END}{tail}"

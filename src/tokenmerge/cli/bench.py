@@ -223,11 +223,12 @@ def _run_scaling(args: argparse.Namespace) -> int:
 
 
 def _run_table(args: argparse.Namespace) -> int:
-    from tokenmerge.benchmark.readme import full_text, load_results, summary_text, update
+    from tokenmerge.benchmark.readme import MARK, full_text, load_results, summary_text
+    from tokenmerge.marked import update
 
     results = load_results(args.results)
     targets = ((args.readme, summary_text), (args.results / "README.md", full_text))
-    out_of_date = [path for path, make in targets if not update(path, make, results, args.check)]
+    out_of_date = [path for path, make in targets if not update(path, MARK, make(results), args.check)]
     for path in out_of_date:
         print(f"{path} is out of date: run `tokenmerge bench table`." if args.check else f"{path} updated.")
     return 1 if args.check and out_of_date else 0
