@@ -36,12 +36,12 @@ def test_it_reads_and_builds(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @torch.inference_mode()
 def test_every_config_merges_on_a_small_model(path):
-    """Two steps of a tiny UNet on 32 x 32 tokens, with the smallest and the largest ratio of every variant.
+    """Two guided steps of a tiny UNet on 32 x 32 tokens, with the smallest and the largest ratio of every variant.
 
     The second counts: the first runs whole where detail is taken from it.
     """
     unet = build_tiny_random().unet
-    noise, text = torch.randn(1, 4, 32, 32), torch.randn(1, 77, 32)
+    noise, text = torch.randn(1, 4, 32, 32).repeat(2, 1, 1, 1), torch.randn(2, 77, 32)
     inputs = (noise, torch.tensor(400), text)
     plain = unet(*inputs).sample
     variants = variants_of(read_experiment(path))[1:]
