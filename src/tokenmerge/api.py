@@ -17,7 +17,7 @@ from tokenmerge.root import RootSite, root_site_of
 from tokenmerge.worthwhile import Timing, Worthwhile
 
 if TYPE_CHECKING:
-    from tokenmerge.explain import Explanation
+    from tokenmerge.explanation import Explanation
 
 # Where diffusers pipelines keep the models that denoise.
 DENOISERS = ("unet", "transformer", "transformer_2")

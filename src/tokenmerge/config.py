@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from tokenmerge.checks import check_choice, check_flag, check_whole, listed, store_tuple
 from tokenmerge.errors import ConfigError
 from tokenmerge.ops.regions import Regions
 from tokenmerge.ratio import Ratio, is_ratio, moments, ratio_at, stored_ratio, varies
@@ -143,23 +143,23 @@ class MergeConfig:
 
     def __post_init__(self) -> None:
         self._check_ratio()
-        self._store_tuple("parts")
+        store_tuple(self, "parts")
         if not self.parts:
-            raise ConfigError(f"parts is empty: name at least one of {self._listed(self.allowed_parts)}.")
+            raise ConfigError(f"parts is empty: name at least one of {listed(self.allowed_parts)}.")
         for part in self.parts:
-            self._check_choice("parts", part, self.allowed_parts)
-        self._check_choice("scope", self.scope, self.scopes)
+            check_choice(self, "parts", part, self.allowed_parts)
+        check_choice(self, "scope", self.scope, self.scopes)
         if self.scope != "site" and set(self.parts) != set(self.allowed_parts):
             raise ConfigError(
                 f"parts is {self.parts!r} and scope is {self.scope!r}: merging whole blocks merges every part, so give "
                 f"parts={self.allowed_parts!r}, or set scope='site'."
             )
-        self._check_choice("share", self.share, ("layer", "level", "model"))
-        self._check_whole("select_every", self.select_every, least=1)
-        self._check_whole("merge_every", self.merge_every, least=1)
+        check_choice(self, "share", self.share, ("layer", "level", "model"))
+        check_whole("select_every", self.select_every, least=1)
+        check_whole("merge_every", self.merge_every, least=1)
         self._check_detail()
-        self._check_whole("min_tokens", self.min_tokens, least=0)
-        self._check_flag("proportional")
+        check_whole("min_tokens", self.min_tokens, least=0)
+        check_flag("proportional", self.proportional)
         self._check_skip_blocks()
         self._check_signal()
 
@@ -265,7 +265,7 @@ class MergeConfig:
         name = values.pop("method", cls.__name__)
         method = MergeConfig._methods.get(name) if isinstance(name, str) else None
         if method is None:
-            raise ConfigError(f"method {name!r} is not known: use one of {cls._listed(MergeConfig._methods)}.")
+            raise ConfigError(f"method {name!r} is not known: use one of {listed(MergeConfig._methods)}.")
         return method.build(values)
 
     @classmethod
@@ -289,23 +289,8 @@ class MergeConfig:
                 f"(both excluded), such as 0.5; or a list of numbers, or a function."
             )
 
-    def _check_choice(self, field: str, value: object, allowed: Sequence[str]) -> None:
-        if value not in allowed:
-            raise ConfigError(
-                f"{field} has {value!r}, which {type(self).__name__} does not take: use {self._listed(allowed)}."
-            )
-
-    def _check_whole(self, field: str, value: object, least: int) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigError(f"{field} is {value!r}: it takes a whole number of at least {least}.")
-
-    def _check_flag(self, field: str) -> None:
-        value = getattr(self, field)
-        if not isinstance(value, bool):
-            raise ConfigError(f"{field} is {value!r}: it takes True or False.")
-
     def _check_detail(self) -> None:
-        self._check_whole("detail_every", self.detail_every, least=0)
+        check_whole("detail_every", self.detail_every, least=0)
         if self.detail_every == 1:
             raise ConfigError("detail_every is 1, so every step would run whole: use 2 or more, or 0 for none.")
         if self.detail_every and self.merge_every > 1:
@@ -320,7 +305,7 @@ class MergeConfig:
             )
 
     def _check_signal(self) -> None:
-        self._check_choice("signal", self.signal, self.signals)
+        check_choice(self, "signal", self.signal, self.signals)
         if self.signal_of_attention and (self.scope != "site" or "self" not in self.parts):
             raise ConfigError(
                 f"signal is {self.signal!r}, which is read where self-attention begins: it needs scope='site' and "
@@ -338,9 +323,9 @@ class MergeConfig:
         if value is None:
             return
         if isinstance(value, int):
-            self._check_whole("skip_blocks", value, least=0)
+            check_whole("skip_blocks", value, least=0)
             return
-        self._store_tuple("skip_blocks")
+        store_tuple(self, "skip_blocks")
         given: tuple[Any, ...] = self.skip_blocks  # type: ignore[assignment]
         counts = len(given) == 2 and all(isinstance(item, int) and not isinstance(item, bool) for item in given)
         if counts and min(given) >= 0:
@@ -350,19 +335,6 @@ class MergeConfig:
                 f"skip_blocks is {value!r}: it takes a number, two numbers (so many first, so many last), or block "
                 f"names and patterns."
             )
-
-    def _store_tuple(self, field: str) -> None:
-        """A single word or a list is as good as a tuple: JSON and the command line have no tuples."""
-        value = getattr(self, field)
-        if isinstance(value, str):
-            value = (value,)
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{field} is {value!r}: it takes a list.")
-        object.__setattr__(self, field, tuple(value))
-
-    @staticmethod
-    def _listed(choices: Sequence[str] | dict[str, Any]) -> str:
-        return ", ".join(repr(choice) for choice in choices)
 
 
 def _without_tuples(value: Any) -> Any:

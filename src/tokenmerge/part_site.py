@@ -31,7 +31,7 @@ from tokenmerge.plan import Memory
 from tokenmerge.weighing import WeighKeys
 
 if TYPE_CHECKING:
-    from tokenmerge.sites import BlockSite
+    from tokenmerge.block_site import BlockSite
 
 
 class PartSite:

@@ -1,4 +1,10 @@
-"""The hook on the model itself: follows the steps, and refuses to do nothing in silence."""
+"""The hook on the model itself: follows the steps, and refuses to do nothing in silence.
+
+Plain PyTorch forward hooks put operators into a model. Four kinds, from the outside in: the root model (which step is
+it?), the owner of a stack (which grid is it?), a block (refresh the plan; merge here under scope "block" and "stack"),
+a part of a block (merge here under scope "site"). All are bound methods of plain objects, so deepcopy copies them with
+the model and save_pretrained never sees them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from tokenmerge.block_site import BlockSite
 from tokenmerge.caches import CACHE, keeps_outputs
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError, NothingMergedWarning
@@ -21,7 +28,7 @@ from tokenmerge.keep import has_grey
 from tokenmerge.models.base import Family, Part
 from tokenmerge.plan import MergePlan
 from tokenmerge.same_tensor import names_of
-from tokenmerge.sites import BlockSite, StackSite
+from tokenmerge.stack_site import StackSite
 
 # How often in a generation a function is asked for its ratio before it may be called one that merges nothing.
 TRIES = 100

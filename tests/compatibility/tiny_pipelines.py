@@ -6,7 +6,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from tiny_models import flux, made, sd15_unet, sdxl_unet
+from tiny_models import made
+from tiny_models.joint_attention import flux
+from tiny_models.unets import sd15_unet, sdxl_unet
 from torch import Tensor, nn
 
 from tokenmerge.tiny_random import _letters

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from row import Row
-from tiny_models import made, pixart, prompt
+from tiny_models import made, prompt
+from tiny_models.cross_attention import pixart
 from tiny_pipelines import draw, flux_pipeline
 from torch import Tensor, nn
 

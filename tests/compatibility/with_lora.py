@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model_state_dict
 from row import Row
-from tiny_models import flux, made, sd15_unet, sdxl_unet
+from tiny_models import made
+from tiny_models.joint_attention import flux
+from tiny_models.unets import sd15_unet, sdxl_unet
 from tiny_pipelines import flux_pipeline, sdxl, stable_diffusion
 from torch import Tensor, nn
 

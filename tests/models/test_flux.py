@@ -11,7 +11,8 @@ import torch
 from checks import SCOPES, SMALL, TILES, close, count_hooks, key_lengths, part_lengths, root_of
 from identity import Identity
 from peft import LoraConfig, inject_adapter_in_model
-from tiny_models import flux, flux_inputs, made, per_sample, tiny
+from tiny_models import made, per_sample, tiny
+from tiny_models.joint_attention import flux, flux_inputs
 from torch import Tensor, nn
 
 import tokenmerge as tm

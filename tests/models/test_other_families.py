@@ -10,25 +10,11 @@ import pytest
 import torch
 from checks import SCOPES, TILES, close, key_lengths, root_of, since
 from identity import Identity
-from tiny_models import (
-    flux2,
-    flux2_inputs,
-    hunyuan_inputs,
-    hunyuan_video,
-    ltx,
-    ltx_inputs,
-    made,
-    per_sample,
-    qwen_image,
-    qwen_inputs,
-    sana,
-    sd3,
-    sd3_inputs,
-    sd15_unet,
-    unet_inputs,
-    wan,
-    wan_inputs,
-)
+from tiny_models import made, per_sample
+from tiny_models.cross_attention import sana
+from tiny_models.joint_attention import flux2, flux2_inputs, qwen_image, qwen_inputs, sd3, sd3_inputs
+from tiny_models.unets import sd15_unet, unet_inputs
+from tiny_models.video import hunyuan_inputs, hunyuan_video, ltx, ltx_inputs, wan, wan_inputs
 from torch import Tensor, nn
 
 import tokenmerge as tm

@@ -1,8 +1,6 @@
-"""The support matrix says what the registry says, and a file that does not is found out."""
+"""The support matrix says what the registry says."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from checks import since
@@ -11,17 +9,11 @@ from tokenmerge import support
 from tokenmerge.models import FAMILIES
 
 pytestmark = since("0.36", "the last of the families, Flux.2")
-MARKED = f"# Title\n\n{support.BEGIN}\nold\n{support.END}\n\nafter\n"
 
 
 @pytest.fixture(scope="module")
 def matrix() -> str:
     return support.support_matrix()
-
-
-@pytest.fixture(autouse=True)
-def made_once(matrix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support, "support_matrix", lambda: matrix)
 
 
 def row(matrix: str, family: str) -> list[str]:
@@ -48,21 +40,3 @@ def test_cells_hold_scopes_or_a_reason(matrix: str) -> None:
     sana = dict(zip(row(matrix, "family"), row(matrix, "Sana"), strict=True))
     assert sana["parts"] == "cross"
     assert sana["ToMA"].startswith("site [")
-
-
-def test_a_file_is_written_between_its_markers(tmp_path: Path, matrix: str) -> None:
-    file = tmp_path / "README.md"
-    file.write_text(MARKED)
-    assert support.main([str(file), "--check"]) == 1
-    assert file.read_text() == MARKED
-    assert support.main([str(file)]) == 0
-    assert file.read_text() == f"# Title\n\n{support.BEGIN}\n{matrix}\n{support.END}\n\nafter\n"
-    assert support.main([str(file), "--check"]) == 0
-
-
-def test_a_file_without_markers_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "README.md"
-    file.write_text("nothing here")
-    assert support.main([str(file)]) == 2
-    assert "support:begin" in capsys.readouterr().err
-    assert file.read_text() == "nothing here"

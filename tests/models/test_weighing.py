@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from checks import TILES
-from tiny_models import made, sd3, sd3_inputs
+from tiny_models import made
+from tiny_models.joint_attention import sd3, sd3_inputs
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack

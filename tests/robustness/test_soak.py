@@ -22,7 +22,8 @@ from diffusers import (
     PNDMScheduler,
     StableDiffusionPipeline,
 )
-from tiny_models import made, sd15_unet
+from tiny_models import made
+from tiny_models.unets import sd15_unet
 
 import tokenmerge as tm
 from tokenmerge.config import Operators

@@ -13,11 +13,11 @@ from tqdm import tqdm
 
 from tokenmerge.api import denoisers_of, merged
 from tokenmerge.benchmark.timing import Clock
+from tokenmerge.block_site import BlockSite
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, NothingMergedError
 from tokenmerge.hooked import Args, Kwargs, tokens_of
 from tokenmerge.root import RootSite, root_site_of
-from tokenmerge.sites import BlockSite
 from tokenmerge.worthwhile import WHOLE, Timing, Worthwhile, table_of
 
 REPEATS = 5

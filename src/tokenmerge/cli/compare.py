@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from tokenmerge.config import MergeConfig
-    from tokenmerge.explain import Explanation
+    from tokenmerge.explanation import Explanation
     from tokenmerge.generation import Picture
     from tokenmerge.pipelines import LoadedPipeline
 

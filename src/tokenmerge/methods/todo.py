@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tokenmerge.checks import store_tuple
 from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.ops.pooling import Pooling, nearest_pooling, pooled_grid
@@ -63,7 +64,7 @@ class ToDo(MergeConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._store_tuple("coarser_ratios")
+        store_tuple(self, "coarser_ratios")
         for ratio in self.coarser_ratios:
             if not is_number(ratio) or not 0 <= ratio < 1:
                 raise ConfigError(

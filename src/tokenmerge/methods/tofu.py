@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenmerge.checks import check_whole, store_tuple
 from tokenmerge.config import Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.matched import MatchedOperator
@@ -34,9 +35,9 @@ class ToFu(ToMeSD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.prune, (list, tuple)):
-            self._store_tuple("prune")
+            store_tuple(self, "prune")
             for number in self.prune:  # type: ignore[union-attr]
-                self._check_whole("prune", number, least=0)
+                check_whole("prune", number, least=0)
         elif not is_number(self.prune) or not 0 <= self.prune <= 1:
             raise ConfigError(
                 f"prune is {self.prune!r}: it takes the fraction of blocks that prune, a number from 0 to 1, or a list "

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tokenmerge.checks import check_choice, check_whole, store_tuple
 from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator, PickedOperator
@@ -125,37 +126,37 @@ class ToMA(MergeConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_choice("region", self.region, ("tile", "stripe", "global"))
-        self._check_choice("attend", self.attend, ("region", "global"))
-        self._check_choice("unmerge", self.unmerge, ("transpose", "pinv"))
+        check_choice(self, "region", self.region, ("tile", "stripe", "global"))
+        check_choice(self, "attend", self.attend, ("region", "global"))
+        check_choice(self, "unmerge", self.unmerge, ("transpose", "pinv"))
         if not callable(self.selector):
-            self._check_choice("selector", self.selector, tuple(SELECTORS))
-        self._store_tuple("tile")
+            check_choice(self, "selector", self.selector, tuple(SELECTORS))
+        store_tuple(self, "tile")
         if len(self.tile) not in (2, 3):
             raise ConfigError(f"tile is {self.tile!r}: it takes (height, width), or (frames, height, width) for video.")
         for side in self.tile:
-            self._check_whole("tile", side, least=1)
+            check_whole("tile", side, least=1)
         if self.max_downsample is not None:
-            self._check_whole("max_downsample", self.max_downsample, least=1)
+            check_whole("max_downsample", self.max_downsample, least=1)
         if not is_number(self.temperature) or self.temperature < LOWEST_TEMPERATURE:
             raise ConfigError(
                 f"temperature is {self.temperature!r}: it takes a number above 0, {LOWEST_TEMPERATURE:g} at the least, "
                 f"such as 0.01."
             )
         if self.importance is not None:
-            self._check_choice("importance", self.importance, ("guidance",))
+            check_choice(self, "importance", self.importance, ("guidance",))
             if self.selector in ("random", "grid"):
                 raise ConfigError(
                     f"importance is {self.importance!r}, and selector {self.selector!r} looks at no token: leave "
                     f"importance out, or use selector='facility_location'."
                 )
-        self._check_choice("quota", self.quota, ("equal", "gain"))
+        check_choice(self, "quota", self.quota, ("equal", "gain"))
         if self.quota == "gain" and self.selector != "facility_location":
             raise ConfigError(
                 f"quota is 'gain', which is what facility location adds, and selector is {self.selector!r}: use "
                 f"selector='facility_location', or quota='equal'."
             )
-        self._check_whole("weights_every", self.weights_every, least=1)
+        check_whole("weights_every", self.weights_every, least=1)
         if self.select_every % self.weights_every:
             raise ConfigError(
                 f"weights_every is {self.weights_every}, which does not divide select_every ({self.select_every}): "

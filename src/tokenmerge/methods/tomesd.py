@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokenmerge.checks import check_flag, check_whole
 from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place, Share
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.matched import MatchedOperator
@@ -50,13 +51,13 @@ class ToMeSD(MergeConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("sx", "sy", "per_cell", "max_downsample"):
-            self._check_whole(field, getattr(self, field), least=1)
-        self._check_whole("seed", self.seed, least=0)
+            check_whole(field, getattr(self, field), least=1)
+        check_whole("seed", self.seed, least=0)
         if self.seed >= 2**32:
             raise ConfigError(
                 f"seed is {self.seed}: it takes a whole number below 2**32, for larger ones would repeat smaller ones."
             )
-        self._check_flag("use_rand")
+        check_flag("use_rand", self.use_rand)
         area = self.sx * self.sy
         if self.per_cell >= area:
             raise ConfigError(

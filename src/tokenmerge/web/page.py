@@ -47,62 +47,10 @@ def _compare_tab(handle: Handlers, model: str | None) -> controls.Controls:
     runs, wanted = gr.State([]), gr.State(None)
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            first = controls.first_controls()
-            with gr.Row():
-                compare = gr.Button("Compare", variant="primary", elem_id="compare", scale=3)
-                cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", scale=1, min_width=90, interactive=False)
-            with gr.Accordion("Picture and model", open=False):
-                picture = controls.picture_controls(model)
-            with gr.Accordion("Merging in detail", open=False):
-                merging = controls.merging_controls()
-            asked = controls.in_order([first, picture, merging])
-            gr.Examples(
-                [list(example) for example in words.EXAMPLES],
-                [asked["prompt"], asked["seed"]],
-                label="Examples",
-                example_labels=[prompt for prompt, _ in words.EXAMPLES],
-                api_visibility="private",
-            )
+            asked, compare, cancel = _request(model)
         with gr.Column(scale=3, min_width=300):
             message = gr.HTML(elem_classes="tm-message", elem_id="compare-message")
-            slider = gr.ImageSlider(
-                label="Unmerged | merged",
-                type="pil",
-                format="png",
-                interactive=False,
-                max_height=900,
-                elem_id="slider",
-                buttons=["download", "fullscreen"],
-            )
-            divider = gr.Slider(0, 100, 50, step=1, label="Divider", info=words.DIVIDER, buttons=[], elem_id="divider")
-            figures = gr.HTML(f'<p class="tm-lead">{words.NO_RESULT}</p>', elem_id="figures")
-            with gr.Accordion("The same without this page", open=False):
-                with gr.Row():
-                    copy_python = gr.Button("Copy Python", size="sm", elem_id="copy-python")
-                    copy_command = gr.Button("Copy command line", size="sm", elem_id="copy-command")
-                python = gr.Code(
-                    show_line_numbers=False,
-                    language="python",
-                    label="Python",
-                    interactive=False,
-                    elem_id="python",
-                    wrap_lines=True,
-                    max_lines=24,
-                )
-                command = gr.Code(
-                    show_line_numbers=False,
-                    language="shell",
-                    label="Command line",
-                    interactive=False,
-                    elem_id="command",
-                    wrap_lines=True,
-                    lines=2,
-                    max_lines=6,
-                )
-            with gr.Accordion("What was merged where", open=False):
-                explained = gr.Code(
-                    show_line_numbers=False, language=None, label="explain()", interactive=False, elem_id="explained"
-                )
+            slider, texts = _result()
     history = gr.Dataframe(
         headers=list(HEADERS),
         label="Last runs: click one to bring it back",
@@ -113,15 +61,8 @@ def _compare_tab(handle: Handlers, model: str | None) -> controls.Controls:
         buttons=[],
     )
     export = gr.DownloadButton("Export as JSON", size="sm", interactive=False, elem_id="export")
-    shown = [slider, figures, python, command, explained]
+    shown = [slider, *texts]
 
-    asked["method"].input(
-        controls.method_updates,
-        asked["method"],
-        [asked[name] for name in ("method", "region", "scope", "parts", "select_every", "weights_every")],
-        **AT_ONCE,
-    )
-    asked["model"].input(controls.guidance_for, asked["model"], asked["guidance"], **AT_ONCE)
     for start in (compare.click, asked["prompt"].submit):
         start(handle.begin, asked.ordered, [wanted, message, cancel], **AT_ONCE).then(
             handle.compare,
@@ -133,12 +74,89 @@ def _compare_tab(handle: Handlers, model: str | None) -> controls.Controls:
         )
     cancel.click(handlers.cancel, None, message, **AT_ONCE)
     history.select(handle.restore, runs, [message, *shown, *asked.ordered], **AT_ONCE)
+    return asked
+
+
+def _request(model: str | None) -> tuple[controls.Controls, Any, Any]:
+    """What is asked for, and the buttons that start it and end it early."""
+    first = controls.first_controls()
+    with gr.Row():
+        compare = gr.Button("Compare", variant="primary", elem_id="compare", scale=3)
+        cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", scale=1, min_width=90, interactive=False)
+    with gr.Accordion("Picture and model", open=False):
+        picture = controls.picture_controls(model)
+    with gr.Accordion("Merging in detail", open=False):
+        merging = controls.merging_controls()
+    asked = controls.in_order([first, picture, merging])
+    gr.Examples(
+        [list(example) for example in words.EXAMPLES],
+        [asked["prompt"], asked["seed"]],
+        label="Examples",
+        example_labels=[prompt for prompt, _ in words.EXAMPLES],
+        api_visibility="private",
+    )
+    asked["method"].input(
+        controls.method_updates,
+        asked["method"],
+        [asked[name] for name in ("method", "region", "scope", "parts", "select_every", "weights_every")],
+        **AT_ONCE,
+    )
+    asked["model"].input(controls.guidance_for, asked["model"], asked["guidance"], **AT_ONCE)
+    return asked, compare, cancel
+
+
+def _result() -> tuple[Any, list[Any]]:
+    """The two pictures, and the texts about them."""
+    slider = gr.ImageSlider(
+        label="Unmerged | merged",
+        type="pil",
+        format="png",
+        interactive=False,
+        max_height=900,
+        elem_id="slider",
+        buttons=["download", "fullscreen"],
+    )
+    divider = gr.Slider(0, 100, 50, step=1, label="Divider", info=words.DIVIDER, buttons=[], elem_id="divider")
+    figures = gr.HTML(f'<p class="tm-lead">{words.NO_RESULT}</p>', elem_id="figures")
     divider.input(
         lambda place: gr.update(slider_position=place), divider, slider, trigger_mode="always_last", **AT_ONCE
     )
+    python, command = _equivalent()
+    with gr.Accordion("What was merged where", open=False):
+        explained = gr.Code(
+            show_line_numbers=False, language=None, label="explain()", interactive=False, elem_id="explained"
+        )
+    return slider, [figures, python, command, explained]
+
+
+def _equivalent() -> tuple[Any, Any]:
+    """The same as code and as a command, to be copied."""
+    with gr.Accordion("The same without this page", open=False):
+        with gr.Row():
+            copy_python = gr.Button("Copy Python", size="sm", elem_id="copy-python")
+            copy_command = gr.Button("Copy command line", size="sm", elem_id="copy-command")
+        python = gr.Code(
+            show_line_numbers=False,
+            language="python",
+            label="Python",
+            interactive=False,
+            elem_id="python",
+            wrap_lines=True,
+            max_lines=24,
+        )
+        command = gr.Code(
+            show_line_numbers=False,
+            language="shell",
+            label="Command line",
+            interactive=False,
+            elem_id="command",
+            wrap_lines=True,
+            lines=2,
+            max_lines=6,
+        )
     copy_python.click(None, python, None, js=COPY)
     copy_command.click(None, command, None, js=COPY)
-    return asked
+    return python, command
 
 
 def _inside_tab(handle: Handlers, asked: controls.Controls) -> None:

@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tokenmerge.block_site import BlockSite
 from tokenmerge.config import Operator
 from tokenmerge.evaluation.figures.clusters import CLUSTERS, chosen, kmeans
 from tokenmerge.evaluation.figures.overlap import overlaps, recorded_destinations
 from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.root import RootSite
-from tokenmerge.sites import BlockSite
 from tokenmerge.web.bounds import Request
 from tokenmerge.web.stages import stages_of, timed_merging
 

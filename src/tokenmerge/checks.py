@@ -1,0 +1,36 @@
+"""Checks of single options that every method's config can use; what is wrong is said in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tokenmerge.errors import ConfigError
+
+
+def check_choice(config: object, field: str, value: object, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{field} has {value!r}, which {type(config).__name__} does not take: use {listed(allowed)}.")
+
+
+def check_whole(field: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{field} is {value!r}: it takes a whole number of at least {least}.")
+
+
+def check_flag(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{field} is {value!r}: it takes True or False.")
+
+
+def store_tuple(config: object, field: str) -> None:
+    """A single word or a list is as good as a tuple: JSON and the command line have no tuples."""
+    value = getattr(config, field)
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"{field} is {value!r}: it takes a list.")
+    object.__setattr__(config, field, tuple(value))
+
+
+def listed(choices: Collection[str]) -> str:
+    return ", ".join(repr(choice) for choice in choices)

@@ -1,0 +1,95 @@
+"""What the tiny models share: how they are made and called, and inputs that are the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from packaging.version import Version
+from torch import Tensor, nn
+
+from tokenmerge.models.position_ids import image_ids
+
+Grid = tuple[int, ...]
+DIFFUSERS = Version(version("diffusers"))
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A model and how to call it on a grid of tokens."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    inputs: Callable[[Sequence[int], Grid], dict[str, Any]]  # (one seed per sample, grid)
+    text: int = 0  # tokens of text in joint attention
+    video: bool = False
+    scopes: tuple[str, ...] = ("site", "block", "stack")
+    merges_keys: bool = True  # does it have self-attention that runs on merged tokens?
+    own_keys: bool = False  # can keys be merged apart from queries?
+    makes_tokens: tuple[str, ...] = ()  # modules that give the tokens of the grid, by the last part of their names
+    makes_positions: tuple[str, ...] = ()  # modules that give rotary embeddings, one row a token
+    since: str = "0.35"  # the first release of diffusers that has it
+
+    def grid(self, height: int, width: int) -> Grid:
+        return (2, height, width) if self.video else (height, width)
+
+    def call(self, model: nn.Module, seeds: Sequence[int], grid: Grid, timestep: float = 0.5, **more: Any) -> Tensor:
+        inputs = self.inputs(seeds, grid)
+        inputs["timestep"] = torch.full_like(inputs["timestep"], timestep)
+        with torch.no_grad():
+            output: Tensor = model(**inputs, **more, return_dict=False)[0]
+        return output
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def made(build: Callable[[], nn.Module]) -> nn.Module:
+    """The model with weights large enough that every layer matters, the same ones each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = build().eval()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if weight.dim() > 1 and not name.endswith("pos_embed"):
+                    weight.mul_(1.5)
+    return model
+
+
+def per_sample(seeds: Sequence[int], *shape: int, salt: int = 0) -> Tensor:
+    """(len(seeds), *shape): each sample depends on its own seed alone."""
+    made = [torch.randn(*shape, generator=torch.Generator().manual_seed(seed + 1000 * salt)) for seed in seeds]
+    return torch.stack(made)
+
+
+def prompt(seeds: Sequence[int], tokens: int = 5) -> Tensor:
+    """(len(seeds), tokens, 12): the very same tensor for the same samples, as a pipeline passes at every step."""
+    return _prompt(tuple(seeds), tokens)
+
+
+@cache
+def _prompt(seeds: tuple[int, ...], tokens: int) -> Tensor:
+    return per_sample(seeds, tokens, 12, salt=1)
+
+
+@cache
+def places(axes: int, grid: Grid, references: Grid = (), image: float = 1.0) -> Tensor:
+    """The ids of an image's tokens, and of a reference's behind them; the very same tensor each time."""
+    ids = [image_ids(*grid, axes)]
+    if references:
+        ids.append(image_ids(*references, axes) + torch.tensor([image, *[0.0] * (axes - 1)]))
+    return torch.cat(ids)
+
+
+@cache
+def no_places(*shape: int) -> Tensor:
+    """The ids of text, which sits nowhere."""
+    return torch.zeros(*shape)
+
+
+def steps(seeds: Sequence[int]) -> Tensor:
+    return torch.full((len(seeds),), 0.5)
