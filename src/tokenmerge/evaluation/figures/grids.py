@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from tokenmerge.evaluation.variants import BASELINE, Variant
 
 ROWS = 4
 CELL = 192  # pixels
-HEAD = 26
 GAP = 6
+LINE = 15  # of a column's head
+LETTERS = 26  # that fit above a cell
 
 
 def grids_of(
@@ -44,10 +46,13 @@ def _grid(
     folder: Path, pairs: Sequence[Pair], columns: Sequence[Variant], records: dict[tuple[str, str], Record]
 ) -> str:
     width = len(columns) * (CELL + GAP) - GAP
-    cells, top, tallest = [], HEAD, 0
-    for column, variant in enumerate(columns):
-        label = html.escape("unmerged" if variant is BASELINE else variant.label)
-        cells.append(f'<text x="{column * (CELL + GAP) + CELL / 2}" y="17" text-anchor="middle">{label}</text>')
+    heads = [textwrap.wrap("unmerged" if v is BASELINE else v.label, LETTERS) for v in columns]
+    lines = max(map(len, heads))
+    cells, top, tallest = [], lines * LINE + 11, 0
+    for column, head in enumerate(heads):
+        for line, text in enumerate(head, start=lines - len(head)):
+            place = f'x="{column * (CELL + GAP) + CELL / 2}" y="{17 + line * LINE}"'
+            cells.append(f'<text {place} text-anchor="middle">{html.escape(text)}</text>')
     for pair in pairs:
         for column, variant in enumerate(columns):
             data, shape = embedded(folder / records[variant.key, pair.id].file, CELL)
