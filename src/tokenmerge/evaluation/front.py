@@ -44,7 +44,8 @@ def _table_of(folder: Path) -> str:
         ]
         for variant in sorted(merged, key=_speedup, reverse=True)
     ]
-    heads = [f"`{found['model']}`", "r", "speed-up", *(f"{column.title} {column.arrow}" for column in columns)]
+    first = f"`{found['model']}`, {found['image']['steps']} steps"
+    heads = [first, "r", "speed-up", *(f"{column.title} {column.arrow}" for column in columns)]
     return tabulate(rows, heads, tablefmt="github", disable_numparse=True)
 
 

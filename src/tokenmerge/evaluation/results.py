@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenmerge.evaluation.experiment import Experiment
+from tokenmerge.evaluation.experiment import Experiment, ImageChoice
 from tokenmerge.evaluation.metrics.measure import Measurements
 from tokenmerge.evaluation.pairs import Pair
 from tokenmerge.evaluation.records import Record
@@ -56,6 +56,7 @@ class Results:
     experiment: str
     description: str
     model: str
+    image: ImageChoice
     reference: str
     pairs: int
     cut_prompts: int
@@ -91,6 +92,7 @@ def results_of(
         experiment=experiment.name,
         description=experiment.description,
         model=_described(experiment.model.name),
+        image=experiment.image,
         reference=reference,
         pairs=len(pairs),
         cut_prompts=len({pair.uncut for pair in pairs} - {None}),

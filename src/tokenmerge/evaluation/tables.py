@@ -37,9 +37,11 @@ def _conditions(results: Results) -> str:
         else ""
     )
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    image = results.image
     return (
-        f"Model {_cell(results.model)}; {results.pairs} prompt-seed pairs per variant, the same for all.{cut} Brackets "
-        f"are 95 % intervals. Made on {_cell('; '.join(results.workers))} with {versions}."
+        f"Model {_cell(results.model)}; {image.width} x {image.height} px, {image.steps} steps; {results.pairs} "
+        f"prompt-seed pairs per variant, the same for all.{cut} Brackets are 95 % intervals. "
+        f"Made on {_cell('; '.join(results.workers))} with {versions}."
     )
 
 
