@@ -44,6 +44,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/tokenmerge bench table --check
 	$(BIN)/python -m tokenmerge.support README.md --check
+	$(BIN)/python -m tokenmerge.evaluation.front README.md --check
 
 clean:
 	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist
