@@ -42,5 +42,5 @@ def test_the_fastest_stands_first_and_the_baseline_nowhere(folder: Path) -> None
 
 def test_a_result_that_is_not_there_is_a_sentence(folder: Path) -> None:
     (folder / "metrics.json").unlink()
-    with pytest.raises(UsageError, match="cannot be read.*Run this from the project's folder"):
+    with pytest.raises(UsageError, match=r"cannot be read.*Run this from the project's folder"):
         front.front_tables()
