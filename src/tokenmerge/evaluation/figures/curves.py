@@ -34,6 +34,7 @@ def quality_against_time(results: Results) -> str | None:
             if column.metric in baseline.metrics:
                 panel.axhline(baseline.metrics[column.metric].value, color="#444444", linestyle=":", linewidth=1)
             _name_axes(panel, "median seconds per image", column)
+            _spread_times(panel, [variant.timing.median for variant in results.variants])
         _finish(figure, panels, len(columns))
         return to_svg(figure)
 
@@ -90,6 +91,17 @@ def _lines(results: Results) -> dict[str, list[VariantResult]]:
 def _name_axes(panel: Any, below: str, column: Column) -> None:
     panel.set_xlabel(below)
     panel.set_title(f"{column.title} {column.arrow}", fontsize=10)
+
+
+def _spread_times(panel: Any, times: list[float]) -> None:
+    """One variant that takes far longer than the rest must not push them together."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    if max(times) > 2.5 * min(times):
+        panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 4, 6, 8)))
+        panel.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _finish(figure: Any, panels: Any, used: int) -> None:
