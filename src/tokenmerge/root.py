@@ -154,7 +154,9 @@ class RootSite:
         self.interleaved = call.interleaved
         self.batch = call_batch(self.model, args, kwargs)
         self.calls += 1
-        self.plan.begin_call(call.timestep, call.signature, self._condition(args, kwargs))
+        # What is made in inference mode cannot take part in training.
+        signature = (call.signature, torch.is_inference_mode_enabled())
+        self.plan.begin_call(call.timestep, signature, self._condition(args, kwargs))
         self.lends = self.config.detail_every > 0 and self.plan.step % self.config.detail_every == 0
         self.resting = self.lends or self.plan.step % self.config.merge_every != 0
         self._read_ratios()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, TILES, close, key_lengths, root_of, since
+from checks import SCOPES, SMALL, TILES, close, key_lengths, root_of, since
 from identity import Identity
 from tiny_models import made, per_sample
 from tiny_models.cross_attention import sana
@@ -218,3 +218,27 @@ def test_perturbed_attention_guidance_is_followed_or_refused(scope: Any) -> None
     for config in (dataclasses.replace(plain, proportional=True), *keys_apart):
         with tm.merged(model, config), pytest.raises(MergeRuntimeError, match=r"mid_block.*PAG.*skip_blocks"):
             model(**inputs)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TILES,
+        dataclasses.replace(TILES, scope="stack", detail_every=2),
+        dataclasses.replace(TILES, signal="previous"),
+        tm.ToMeSD(**SMALL),
+        tm.ToDo(ratio=0.75, **SMALL),
+    ],
+    ids=["ToMA", "detail", "previous", "ToMeSD", "ToDo"],
+)
+def test_training_after_inference_mode(config: Any) -> None:
+    """Tensors made in inference mode cannot be used in training, so neither plans nor cached orders may be kept."""
+    model, inputs = made(sd15_unet), unet_inputs([1], IMAGE)
+    tm.apply(model, config)
+    with torch.inference_mode():
+        for timestep in (900, 800):
+            call(model, {**inputs, "timestep": torch.tensor([float(timestep)])})
+    for timestep in (700, 600):
+        output = model(**{**inputs, "timestep": torch.tensor([float(timestep)])}, return_dict=False)[0]
+        output.square().mean().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)

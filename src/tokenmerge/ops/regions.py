@@ -95,6 +95,7 @@ def stripe_tile(grid: tuple[int, ...], area: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what is kept must serve training too
 def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, ...]) -> Regions:
     cuts = [_even_cuts(length, math.ceil(length / side)) for length, side in zip(grid, tile, strict=True)]
     index = torch.arange(math.prod(grid)).view(grid)
@@ -132,6 +133,7 @@ def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, 
 
 
 @lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what is kept must serve training too
 def _on_device(regions: Regions, device: torch.device) -> Regions:
     if regions.order.device == device:
         return regions
