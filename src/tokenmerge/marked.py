@@ -34,7 +34,11 @@ def update(path: Path, mark: str, text: str, check: bool) -> bool:
 
 def main(module: str, mark: str, make: Callable[[], str], arguments: Sequence[str] | None = None) -> int:
     """`python -m module`: print the text; with a file, write it there; with --check, fail if the file differs."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=sys.modules[make.__module__].__doc__)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=sys.modules[make.__module__].__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("file", nargs="?", type=Path, help=f"a Markdown file with {mark} marks; none prints")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the file is out of date")
     options = parser.parse_args(arguments)

@@ -80,11 +80,8 @@ def _metric_cell(results: Results, variant: VariantResult, column: Column) -> st
 
 def _difference_table(results: Results, partner: str, how: str) -> str:
     """Each variant against the reference, pair by pair."""
-    compared = [
-        (variant, differences)
-        for variant, differences in ((variant, getattr(variant, partner)) for variant in results.variants)
-        if differences
-    ]
+    found = [(variant, getattr(variant, partner)) for variant in results.variants]
+    compared = [(variant, differences) for variant, differences in found if differences]
     if not compared:
         return ""
     columns = [column for column in COLUMNS if any(column.metric in differences for _, differences in compared)]
