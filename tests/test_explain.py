@@ -30,7 +30,8 @@ def test_saving_equals_arithmetic_by_hand(unet: TinyModel) -> None:
     """Self-attention only: what is saved is each attention at N tokens less the same at N / 2, less the products."""
     model = unet.build()
     inputs = unet.inputs([0], (16, 16))
-    config = tm.ToMA(ratio=0.5, parts=("self",), min_tokens=0, tile=(4, 4), select_every=10, weights_every=10)
+    every = {"select_every": 10, "weights_every": 10, "detail_every": 0}
+    config = tm.ToMA(ratio=0.5, parts=("self",), min_tokens=0, tile=(4, 4), **every)
     with tm.merged(model, config) as handle, torch.no_grad():
         model(**inputs)
         work = handle.explain().models[0].multiply_adds
@@ -50,7 +51,8 @@ def test_saving_equals_arithmetic_by_hand(unet: TinyModel) -> None:
 
 def test_measured_counts_are_those_of_the_run(unet: TinyModel) -> None:
     model = unet.build()
-    config = tm.ToMA(min_tokens=0, tile=(2, 2), share="model", select_every=4, weights_every=2)
+    every = {"select_every": 4, "weights_every": 2, "detail_every": 0}
+    config = tm.ToMA(ratio=0.5, min_tokens=0, tile=(2, 2), share="model", **every)
     with tm.merged(model, config) as handle, torch.no_grad():
         assert handle.explain(size=(128, 128)).models[0].measured is None
         for step in range(8):
@@ -79,7 +81,7 @@ def test_what_is_left_alone_says_why(unet: TinyModel) -> None:
 
 def test_it_is_plain_json_and_a_table(unet: TinyModel) -> None:
     model = unet.build()
-    with tm.merged(model, tm.ToMA(min_tokens=0, tile=(2, 2), selector=pick_first)) as handle:
+    with tm.merged(model, tm.ToMA(ratio=0.5, min_tokens=0, tile=(2, 2), selector=pick_first)) as handle:
         explanation = handle.explain(size=(128, 128), batch=2)
     plain = json.loads(json.dumps(explanation.to_dict()))
     assert plain["config"]["selector"] == "pick_first"

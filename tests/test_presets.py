@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -56,4 +57,4 @@ def test_an_unknown_name_and_an_unknown_model_are_errors() -> None:
 
 def test_the_released_code_merges_every_third_step_in_tiles() -> None:
     config = tm.ToMA.released(0.25)
-    assert config == tm.ToMA(ratio=0.25, tile=(8, 8), proportional=False, merge_every=3)
+    assert config == dataclasses.replace(tm.ToMA.paper_tile(0.25), merge_every=3)

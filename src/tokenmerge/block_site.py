@@ -138,13 +138,15 @@ class BlockSite:
         ends = self.last_of_run or stack.apart
         scope = stack.root.config.scope
         unmerges = scope == "block" or (scope == "stack" and ends)
-        if self.lends:
-            if unmerges:
-                with_changed(output, (self.block.output,), self._remember_whole)
-            return None
         memory = self.memory
         if scope == "stack":
             memory = self.run_first.memory if ends else None
+        if self.lends:
+            if unmerges:
+                with_changed(output, (self.block.output,), self._remember_whole)
+            if memory is not None:
+                self._remember_output(memory, output)
+            return None
         if not unmerges and not (ends and stack.reorders) and memory is None:
             return None
 
@@ -222,6 +224,11 @@ class BlockSite:
         stack.entered_whole = None
         remember(self._run_detail, stack.in_order(added))
         return tokens
+
+    def _remember_output(self, memory: Memory, output: Any) -> None:
+        """What the block gave at a whole step: a plan may be made from it at the next."""
+        tokens = output if isinstance(output, Tensor) else output[self.block.output]
+        remember(memory, self.stack.in_order(self.stack.pieces(tokens, self.stack.tokens)[1]))
 
     def _place_rotary(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Bring the position embeddings into the order of the tokens, and to those that are left."""

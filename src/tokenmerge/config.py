@@ -103,10 +103,9 @@ class MergeConfig:
         ("model"). Wider sharing means fewer selections.
     select_every: steps for which a choice of destinations is kept.
     merge_every: merge at every so many steps, and run the others whole. 1 is fastest; 3 is what ToMA's authors do.
-    detail_every: run every so many steps whole, the first among them, and add to the steps in between the detail that
-        merging loses, as it was then (see `tokenmerge.detail`). 0 never does. 3 with a ratio of 0.75 is about as fast
-        as 0.5 without and far closer to the picture. Costs memory for one output of each part, and is not for
-        pictures of one to four steps.
+    detail_every: run every so many steps whole, the second step first, and add to the merged ones after it the detail
+        that merging loses, as it was then (see `tokenmerge.detail`). 0 never does. None takes what suits the method.
+        Costs memory for one output of each part; a wider scope has fewer of them.
     signal: what similarity is computed on. "hidden": the tokens as they enter the block. "normed": as self-attention is
         given them, behind the norm. "keys": the keys that its self-attention makes of them, at the cost of making
         them once more at every refresh; try it on transformers. "previous": what the block gave at the step before,
@@ -124,7 +123,7 @@ class MergeConfig:
     share: Share = "level"
     select_every: int = 10
     merge_every: int = 1
-    detail_every: int = 0
+    detail_every: int | None = 0
     signal: Signal = "hidden"
     proportional: bool = False
     skip_blocks: int | tuple[int, int] | tuple[str, ...] | None = None
@@ -215,9 +214,14 @@ class MergeConfig:
         return any(varies(getattr(self, field)) for field in self.ratios)
 
     @property
+    def whole_every(self) -> int:
+        """Steps from one that runs whole for its detail to the next; 0 where none does."""
+        return self.detail_every or 0
+
+    @property
     def share_merged(self) -> float:
         """The share of the steps that merge."""
-        return 1 - 1 / self.detail_every if self.detail_every else 1 / self.merge_every
+        return 1 - 1 / self.whole_every if self.whole_every else 1 / self.merge_every
 
     def moments(self, tries: int) -> list[float]:
         """Where in a generation to look at its ratios to tell all that they are (see `tokenmerge.ratio.moments`)."""
@@ -290,6 +294,8 @@ class MergeConfig:
             )
 
     def _check_detail(self) -> None:
+        if self.detail_every is None:
+            return
         check_whole("detail_every", self.detail_every, least=0)
         if self.detail_every == 1:
             raise ConfigError("detail_every is 1, so every step would run whole: use 2 or more, or 0 for none.")

@@ -1,8 +1,9 @@
 """Settings by what they are for, per model family: the one table of them.
 
 Where the values come from: the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of
-its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in three gives most
-of it back. Models whose attention takes text and image in one sequence cannot merge keys apart, and get that alone.
+its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in four gives much of
+it back. Models whose attention takes text and image in one sequence cannot merge keys apart: every second step whole
+is what keeps most there.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from tokenmerge.models import family_of
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
-FAST = ToMA(ratio=0.75, scope="stack", detail_every=5)
+FAST = ToMA(scope="stack", detail_every=5)
 # Attention that takes keys and values apart from queries.
-OWN_KEYS = {"quality": ToMA.keys(), "balanced": ToMA.detailed(), "fast": FAST}
+OWN_KEYS = {"quality": ToMA.keys(), "balanced": ToMA(), "fast": FAST}
 # Text and image in one sequence, or no mask over keys and values of their own.
-JOINT = {"quality": ToMA(ratio=0.5, detail_every=2), "balanced": ToMA.detailed(), "fast": FAST}
+JOINT = {"quality": ToMA(detail_every=2), "balanced": ToMA(), "fast": FAST}
 # Whole blocks cannot be merged.
-PARTS_ALONE = {"quality": ToMA(ratio=0.5, detail_every=2), "balanced": ToMA.detailed(), "fast": ToMA(ratio=0.75)}
+PARTS_ALONE = {"quality": ToMA(detail_every=2), "balanced": ToMA(), "fast": ToMA(detail_every=10)}
 
 PRESETS: dict[str, Mapping[str, MergeConfig]] = {
     "UNet2DConditionModel": OWN_KEYS,

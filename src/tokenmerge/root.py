@@ -22,6 +22,7 @@ from tokenmerge.caches import CACHE, keeps_outputs
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError, NothingMergedWarning
 from tokenmerge.fits import misfit
+from tokenmerge.graph_room import make_room
 from tokenmerge.guidance import GuidanceWatch
 from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile, with_argument
 from tokenmerge.keep import has_grey
@@ -145,6 +146,7 @@ class RootSite:
             for block in stack.blocks:
                 for part in block.parts:
                     part.attach()  # does nothing unless a layer has been replaced since the last call
+        make_room([self.model, *(block.block.module for stack in self.stacks for block in stack.blocks)])
         call = self.family.read_call(args, kwargs)
         self.positional = call.positional
         self.cached = self.caches_of.cached_parts()
@@ -157,7 +159,8 @@ class RootSite:
         # What is made in inference mode cannot take part in training.
         signature = (call.signature, torch.is_inference_mode_enabled())
         self.plan.begin_call(call.timestep, signature, self._condition(args, kwargs))
-        self.lends = self.config.detail_every > 0 and self.plan.step % self.config.detail_every == 0
+        # The second step first: a picture of a single step, or a single call, is merged like any other.
+        self.lends = self.config.whole_every > 0 and self.plan.step % self.config.whole_every == 1
         self.resting = self.lends or self.plan.step % self.config.merge_every != 0
         self._read_ratios()
         if self.guidance is not None and self.fixed_progress is None:
@@ -240,8 +243,8 @@ class RootSite:
     def _tell_if_all_was_whole(self) -> None:
         if self.whole_calls and not self.merged_calls:
             warnings.warn(
-                f"nothing was merged: the pictures had so few steps that all ran whole. Take more steps, or "
-                f"{'leave detail_every out' if self.config.detail_every else 'let ratio begin above 0'}.",
+                "nothing was merged: the pictures had so few steps that ratio was 0 at all of them. Take more steps, "
+                "or let ratio begin above 0.",
                 NothingMergedWarning,
                 stacklevel=2,
             )

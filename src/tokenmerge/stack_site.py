@@ -183,7 +183,7 @@ class StackSite:
     def _remember(self, block: BlockSite) -> None:
         """Keep what a block gives, if it makes plans from it: the first of a group does, for all of them."""
         block.group.leader = block.group.leader or block.block.name
-        if self.root.config.detail_every:
+        if self.root.config.whole_every:
             block.detail = self._detail(block.block.name)
             for part in block.parts:
                 part.details = {position: self._detail(part.name, position) for position in part.part.outputs}

@@ -139,11 +139,11 @@ def tune(
 
 
 def default_ladder() -> list[MergeConfig]:
-    """ToMA from fast to mild: once per stack, each part, with detail, self-attention alone, its keys alone."""
+    """ToMA from fast to mild: all steps once per stack, with detail, with more of it, self-attention or keys alone."""
     kinds: tuple[dict[str, Any], ...] = (
-        {"scope": "stack"},
+        {"scope": "stack", "detail_every": 0},
         {},
-        {"detail_every": 3},
+        {"detail_every": 2},
         {"parts": ("self",)},
     )
     keys = (ToMA(ratio=0, kv_ratio=ratio, parts=("self",)) for ratio in RATIOS)

@@ -45,7 +45,7 @@ def test_where_everything_pays_the_config_stays_as_it_was(unet: nn.Module) -> No
 
 def test_times_are_those_of_the_block_unmerged_and_on_average_over_the_schedule(unet: nn.Module) -> None:
     """An MLP of C channels takes 12 C² multiply-adds a token; merging and unmerging 2 D C with D kept in a tile."""
-    config = tm.ToMA(ratio=0.5, parts=("mlp",), min_tokens=1000, weights_every=10)
+    config = tm.ToMA(ratio=0.5, parts=("mlp",), min_tokens=1000, select_every=10, weights_every=10)
     (row,) = worthwhile(unet, config, SIZE, clock=Work()).timings
     tokens, channels, tile = 1024, 16, 16
     saved = tokens * (12 * channels**2 // 2 - 2 * tile // 2 * channels)
@@ -102,3 +102,11 @@ def test_what_cannot_be_timed_is_refused(unet: nn.Module) -> None:
         worthwhile(unet, tm.ToMA(ratio=(0.2, 0.6)), SIZE)
     with pytest.raises(tm.TokenMergeError, match="meta device"):
         worthwhile(unet.to("meta"), tm.ToMA(ratio=0.5), SIZE)
+
+
+@pytest.mark.parametrize("steps", [{"detail_every": 3}, {"merge_every": 2}, {}])
+def test_steps_that_run_whole_are_kept_and_do_not_matter(unet: nn.Module, steps: dict[str, int]) -> None:
+    plain = worthwhile(unet, tm.ToMA.plain(0.5), SIZE, clock=Work())
+    found = worthwhile(unet, tm.ToMA(ratio=0.5, **steps), SIZE, clock=Work())
+    assert found.timings == plain.timings
+    assert found.config == tm.ToMA(ratio=0.5, **steps)

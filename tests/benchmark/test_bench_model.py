@@ -15,7 +15,9 @@ from tokenmerge.methods.named import METHODS as NAMED
 from tokenmerge.methods.named import named_config
 from tokenmerge.root import root_site_of
 
-METHODS = ("none", "tomesd-package", "toma", "toma-stack", "lower-bound")
+METHODS = ("none", "tomesd-package", "toma", "toma-tile", "toma-detail")
+KINDS = {"toma": {"select", "steady"}, "toma-tile": {"select", "steady", "weights"}}
+KINDS["toma-detail"] = {"select", "steady", "whole"}
 
 
 def test_measures_each_kind_of_step_of_every_method_on_one_model(subject: Subject) -> None:
@@ -28,8 +30,7 @@ def test_measures_each_kind_of_step_of_every_method_on_one_model(subject: Subjec
     assert list(measured)[:2] == [("none", None), ("blocks-deleted", None)]
     assert len(measured) == 2 + 2 * 4
     for (method, _), measurement in measured.items():
-        merges = method.startswith("toma") or method == "lower-bound"
-        assert set(measurement.times) == ({"select", "steady", "weights"} if merges else {"steady"})
+        assert set(measurement.times) == KINDS.get(method, {"steady"})
         assert set(measurement.times) == set(measurement.schedule)
         assert all(len(times) == 2 and min(times) > 0 for times in measurement.times.values())
         assert measurement.peak_memory is not None
@@ -53,15 +54,20 @@ def test_multiply_adds_fall_with_the_ratio_and_refreshes_cost_extra(subject: Sub
     assert half is not None
     assert quarter is not None
     assert none["steady"] > half["steady"] > quarter["steady"] > limit["steady"]
-    assert half["select"] > half["weights"] > half["steady"]
+    assert half["select"] > half["steady"]
+    tiles, detail = counts["toma-tile", 0.5], counts["toma-detail", 0.5]
+    assert tiles is not None
+    assert tiles["select"] > tiles["weights"] > tiles["steady"]
+    assert detail is not None
+    assert detail["whole"] == none["steady"]
     package = counts["tomesd-package", 0.5]
     assert package is not None
     assert none["steady"] > package["steady"] > limit["steady"]
 
 
 def test_every_named_method_that_merges_at_each_step_can_be_measured(subject: Subject) -> None:
-    methods = [name for name in NAMED if named_config(name, 0.5).share_merged == 1]
-    assert set(NAMED) - set(methods) == {"toma-detail", "toma-released"}
+    methods = [name for name in NAMED if named_config(name, 0.5).merge_every == 1]
+    assert set(NAMED) - set(methods) == {"toma-released"}
     for trial in model_trials(subject, ("none", *methods), [0.5], limit=False):
         trial.visit()
         assert (

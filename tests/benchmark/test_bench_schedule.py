@@ -9,19 +9,26 @@ from tokenmerge.root import root_site_of
 
 
 @pytest.mark.parametrize(
-    ("select_every", "weights_every", "counts"),
+    ("select_every", "weights_every", "detail_every", "counts"),
     [
-        (10, 5, {"select": 1, "steady": 8, "weights": 1}),
-        (12, 3, {"select": 1, "steady": 8, "weights": 3}),
-        (10, 10, {"select": 1, "steady": 9}),
-        (4, 1, {"select": 1, "weights": 3}),
-        (1, 1, {"select": 1}),
+        (10, 5, 0, {"select": 1, "steady": 8, "weights": 1}),
+        (12, 3, 0, {"select": 1, "steady": 8, "weights": 3}),
+        (10, 10, 0, {"select": 1, "steady": 9}),
+        (4, 1, 0, {"select": 1, "weights": 3}),
+        (1, 1, 0, {"select": 1}),
+        (10, 5, 4, {"select": 2, "whole": 5, "steady": 11, "weights": 2}),
+        (10, 10, 5, {"select": 1, "whole": 2, "steady": 7}),
+        (4, 1, 2, {"select": 1, "whole": 2, "weights": 1}),
+        (1, 1, 3, {"select": 2, "whole": 1}),
     ],
 )
-def test_counts_steps_of_each_kind_in_a_cycle(select_every: int, weights_every: int, counts: dict[str, int]) -> None:
-    schedule = schedule_of(ToMA(select_every=select_every, weights_every=weights_every))
+def test_counts_steps_of_each_kind_in_a_cycle(
+    select_every: int, weights_every: int, detail_every: int, counts: dict[str, int]
+) -> None:
+    config = ToMA(select_every=select_every, weights_every=weights_every, detail_every=detail_every)
+    schedule = schedule_of(config)
     assert schedule.counts == counts
-    assert schedule.length == select_every
+    assert schedule.counts.get("whole", 0) / schedule.length == pytest.approx(1 - config.share_merged)
 
 
 def test_amortises_by_hand_computed_numbers() -> None:
@@ -32,21 +39,25 @@ def test_amortises_by_hand_computed_numbers() -> None:
     assert EVERY_STEP_ALIKE.amortised({"steady": 7.0}) == 7.0
 
 
-@pytest.mark.parametrize(("select_every", "weights_every"), [(10, 5), (12, 3), (10, 10), (4, 1), (2, 1), (1, 1)])
+@pytest.mark.parametrize(
+    ("select_every", "weights_every"), [(10, 5), (12, 3), (10, 10), (4, 1), (2, 2), (2, 1), (1, 1)]
+)
+@pytest.mark.parametrize("detail_every", [0, 2, 3, 7])
 @pytest.mark.parametrize("method", [ToMA, LowerBound])
 def test_first_steps_of_a_shortened_schedule_are_one_of_each_kind(
-    subject: Subject, method: type[ToMA], select_every: int, weights_every: int
+    subject: Subject, method: type[ToMA], select_every: int, weights_every: int, detail_every: int
 ) -> None:
-    config = method(select_every=select_every, weights_every=weights_every)
+    config = method(select_every=select_every, weights_every=weights_every, detail_every=detail_every)
     met = []
     with merged(subject.model, shortened(config)):
         root = root_site_of(subject.model)
         assert root is not None
         for step in range(len(schedule_of(config).phases)):
-            before = root.selections, root.weightings
+            before = root.selections, root.weightings, root.whole_calls
             subject.call(step)
             selected, weighted = root.selections > before[0], root.weightings > before[1]
-            met.append("select" if selected else "weights" if weighted else "steady")
+            whole = root.whole_calls > before[2]
+            met.append("whole" if whole else "select" if selected else "weights" if weighted else "steady")
     assert tuple(met) == schedule_of(config).phases
 
 

@@ -36,7 +36,7 @@ REFUSED = [
     *[(ToMA, {"temperature": value}, ["temperature", repr(value), "above 0"])
       for value in (0, -0.1, float("nan"), "hot")],
     (ToMA, {"weights_every": 0}, ["weights_every", "0", "at least 1"]),
-    (ToMA, {"weights_every": 3}, ["weights_every", "3", "select_every (10)", "2"]),
+    (ToMA, {"select_every": 10, "weights_every": 3}, ["weights_every", "3", "select_every (10)", "2"]),
     (ToMA, {"kv_ratio": 1.0}, ["kv_ratio", "1.0", "from 0"]),
     (ToMA, {"kv_ratio": "most"}, ["kv_ratio", "'most'", "from 0"]),
     (ToMA, {"ratio": 0, "kv_ratio": 0}, ["ratio", "kv_ratio", "nothing would be merged"]),
@@ -152,13 +152,14 @@ def test_an_unknown_method_lists_the_known_ones(name):
 
 
 def test_the_papers_variants():
-    stripes = {"region": "stripe", "tile": (8, 8), "proportional": False}
+    stripes = {"region": "stripe", "tile": (8, 8), "proportional": False, "select_every": 10, "detail_every": 0}
     assert ToMA.paper(0.25) == ToMA(ratio=0.25, attend="global", **stripes)
-    assert ToMA.paper_stripe() == ToMA(attend="region", **stripes)
-    assert ToMA.paper_tile() == ToMA(region="tile", tile=(8, 8), proportional=False)
-    assert ToMA.paper_block() == ToMA(attend="global", scope="block", **stripes)
-    assert ToMA.stack(0.75) == ToMA(ratio=0.75, scope="stack")
-    assert (ToMA().select_every, ToMA().weights_every) == ToMA().refresh_every == (10, 5)
+    assert ToMA.paper_stripe() == ToMA(ratio=0.5, attend="region", **stripes)
+    assert ToMA.paper_tile() == ToMA(**{**stripes, "ratio": 0.5, "region": "tile"})
+    assert ToMA.paper_block() == ToMA(ratio=0.5, attend="global", scope="block", **stripes)
+    assert ToMA.plain(scope="stack") == ToMA(ratio=0.5, scope="stack", detail_every=0)
+    assert ToMA.paper().refresh_every == (10, 5)
+    assert (ToMA().select_every, ToMA().weights_every) == ToMA().refresh_every == (5, 5)
 
 
 def test_tomesd_defaults_are_the_packages():

@@ -20,14 +20,14 @@ def test_every_name_takes_a_ratio(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "config"),
     [
-        ("toma", ToMA()),
+        ("toma", ToMA(ratio=0.5, detail_every=0)),
         ("toma-global", ToMA.paper()),
         ("toma-stripe", ToMA.paper_stripe()),
         ("toma-tile", ToMA.paper_tile()),
         ("toma-block", ToMA.paper_block()),
         ("toma-keys", ToMA.keys()),
-        ("toma-detail", ToMA.detailed()),
-        ("toma-stack", ToMA.stack()),
+        ("toma-detail", ToMA()),
+        ("toma-stack", ToMA(ratio=0.5, scope="stack", detail_every=0)),
         ("tomesd", ToMeSD()),
         ("tofu", ToFu()),
         ("todo", ToDo()),
@@ -39,7 +39,9 @@ def test_names_stand_for_what_they_say(name: str, config: object) -> None:
 
 
 def test_options_go_over_the_preset() -> None:
-    assert named_config("toma-tile", 0.3, {"tile": [4, 4]}) == ToMA(ratio=0.3, tile=(4, 4), proportional=False)
+    assert named_config("toma-tile", 0.3, {"tile": [4, 4]}) == ToMA(
+        ratio=0.3, tile=(4, 4), proportional=False, select_every=10, detail_every=0
+    )
     assert named_config("toma", ratio=0, options={"kv_ratio": 0.5}).ratio == 0
 
 

@@ -47,7 +47,7 @@ def test_a_selector_is_told_of_padding():
 
 
 def test_a_selector_that_gives_something_else_is_an_error():
-    config = ToMA(selector=lambda similarity, count, available: torch.arange(count))
+    config = ToMA(ratio=0.5, selector=lambda similarity, count, available: torch.arange(count))
     with pytest.raises(ConfigError, match=r"selector gave indices of shape \(8,\).*here \(2, 4, 8\)"):
         config.plan(torch.randn(2, 64, 5), config.layout((8, 8)), Place("block", 0, 1), None)
 
@@ -80,7 +80,7 @@ def test_keys_are_a_beginning_of_the_queries_choice():
     ],
 )
 def test_a_selector_that_gives_no_choice_is_told_so(picks, said):
-    config = ToMA(selector=lambda *_: picks, min_tokens=0)
+    config = ToMA(ratio=0.5, selector=lambda *_: picks, min_tokens=0)
     with pytest.raises(ConfigError, match=said):
         config.plan(torch.randn(2, 64, 8), config.layout((8, 8)), Place("block", 0, 1), None)
 

@@ -18,7 +18,7 @@ from tokenmerge.root import RootSite, root_site_of
 
 # Small enough for the tiny models, and merging from the first block on.
 SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}
-TILES = tm.ToMA(ratio=0.5, tile=(2, 2), **SMALL)
+TILES = tm.ToMA(ratio=0.5, tile=(2, 2), detail_every=0, **SMALL)
 SCOPES = ("site", "block", "stack")
 
 

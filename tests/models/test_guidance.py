@@ -16,7 +16,7 @@ from tokenmerge.config import Place
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.guidance import GuidanceWatch
 
-WEIGHED = tm.ToMA(ratio=0.5, region="global", share="model", importance="guidance", **SMALL)
+WEIGHED = tm.ToMA(ratio=0.5, region="global", share="model", importance="guidance", detail_every=0, **SMALL)
 
 
 def test_two_halves_of_a_batch() -> None:

@@ -18,7 +18,7 @@ from tokenmerge.models import family_of
 from tokenmerge.models.base import Block
 
 # Tokens in the grid's own order, and one plan that the first block makes for all of its grid.
-GLOBAL: dict[str, Any] = {"region": "global", "ratio": 0.5, "share": "model", **SMALL}
+GLOBAL: dict[str, Any] = {"region": "global", "ratio": 0.5, "share": "model", "detail_every": 0, **SMALL}
 WITH_ATTENTION = [model for model in TINY_MODELS if model.name != "sana"]
 
 
@@ -109,7 +109,7 @@ def test_images_differ_from_those_by_hidden_states(what: TinyModel, signal: Any)
     model, grid = made(what.build), what.grid(8, 8)
     images = []
     for chosen in ("hidden", signal):
-        with tm.merged(model, tm.ToMA(signal=chosen, tile=(4, 4), **SMALL)):
+        with tm.merged(model, tm.ToMA(signal=chosen, tile=(4, 4), detail_every=0, **SMALL)):
             images.append([what.call(model, [1], grid, timestep) for timestep in (0.9, 0.8)][1])
     assert (images[0] - images[1]).abs().max() > 1e-4
 
@@ -117,15 +117,22 @@ def test_images_differ_from_those_by_hidden_states(what: TinyModel, signal: Any)
 @pytest.mark.parametrize("what", [model for model in TINY_MODELS if model.name in ("pixart", "flux", "sd3")], ids=str)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("tile", [None, (4, 4)], ids=["grid order", "tile order"])
-def test_previous_takes_what_the_block_gave_a_step_before(what: TinyModel, scope: Any, tile: Any) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["merged", "whole"])
+def test_previous_takes_what_the_block_gave_a_step_before(what: TinyModel, scope: Any, tile: Any, whole: bool) -> None:
     model, grid = made(what.build), what.grid(8, 8)
     tiles = {} if tile is None else {"region": "tile", "tile": tile}
-    config = tm.ToMA(signal="previous", scope=scope, **{**GLOBAL, **tiles, "share": "layer"})
+    options = {**GLOBAL, **tiles, "share": "layer", "detail_every": 2 if whole else 0}
+    config = tm.ToMA(signal="previous", scope=scope, **options)
     tm.apply(model, config)
     root = root_of(model)
     what.call(model, [1], grid, 0.9)
     block = next(block for stack in root.stacks for block in stack.blocks)
     assert block.memory is not None
+    if whole:
+        merged = block.memory.current.output
+        what.call(model, [1], grid, 0.85)
+        assert merged is not None
+        assert not torch.equal(block.memory.current.output, merged)
     given = block.memory.current.output
     assert given is not None
     assert given.shape[:2] == (1, 64)

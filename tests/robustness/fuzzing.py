@@ -104,7 +104,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "share": st.sampled_from(["layer", "level", "model"]),
     "select_every": few,
     "merge_every": st.integers(1, 3),
-    "detail_every": st.sampled_from([0, 2, 3]),
+    "detail_every": st.sampled_from([None, 0, 2, 3]),
     "signal": st.sampled_from(["hidden", "normed", "keys", "previous"]),
     "proportional": st.booleans(),
     "skip_blocks": st.sampled_from(

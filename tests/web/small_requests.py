@@ -19,7 +19,7 @@ SMALL = Inputs(
     region="tile",
     scope="site",
     parts=["self", "cross", "mlp"],
-    select_every=10,
+    select_every=5,
     weights_every=5,
 )
 

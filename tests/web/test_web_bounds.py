@@ -13,7 +13,7 @@ from tokenmerge.web.bounds import MOST_SWEPT, controls_of, read, read_size, read
 
 def test_small_inputs_are_toma_as_it_comes() -> None:
     request = read(small())
-    assert request.config == ToMA(ratio=0.5)
+    assert request.config == ToMA.plain(0.5)
     assert request.picture.size == (128, 128)
     assert request.picture.guidance is None
 
@@ -22,7 +22,8 @@ def test_every_control_reaches_the_config() -> None:
     request = read(
         small(ratio=0.25, region="stripe", parts=["mlp", "self"], select_every=6, weights_every=3, guidance=" 4.5 ")
     )
-    assert request.config == ToMA(ratio=0.25, region="stripe", parts=("self", "mlp"), select_every=6, weights_every=3)
+    expected = ToMA(region="stripe", parts=("self", "mlp"), select_every=6, weights_every=3, detail_every=0, ratio=0.25)
+    assert request.config == expected
     assert request.picture.guidance == 4.5
 
 
@@ -35,7 +36,7 @@ def test_a_methods_own_values_make_the_method(method: str) -> None:
 
 def test_options_that_a_method_lacks_are_left_out() -> None:
     assert read(small(method="tomesd", parts=["self"], region="global", select_every=1)).config == ToMeSD(ratio=0.5)
-    assert read(small(method="todo", parts=["self"], weights_every=None)).config == ToDo(ratio=0.5)
+    assert read(small(method="todo", parts=["self"], select_every=10, weights_every=None)).config == ToDo(ratio=0.5)
     assert settings_beyond("toma", {"region": "tile", "scope": "block", "unheard": 1}) == {"scope": "block"}
 
 

@@ -64,16 +64,18 @@ def worthwhile(
     >>> handle = apply(pipe, found)  # doctest: +SKIP
     >>> print(handle.explain())  # with the times  # doctest: +SKIP
     """
-    if config.varies or config.share_merged < 1:
+    if config.varies:
         raise ConfigError(
-            "what is worth merging is timed at one ratio: set ratio to one number and leave out merge_every and "
-            "detail_every to find out, and give the parts and skip_blocks that come out to your own config."
+            "what is worth merging is timed at one ratio: set ratio to one number to find out, and give the parts and "
+            "skip_blocks that come out to your own config."
         )
     model = denoisers_of(pipeline_or_model)[0]  # a second one is of the same kind
     device = next(model.parameters()).device
     if device.type == "meta":
         raise ConfigError("the model is on the meta device, where nothing takes time: load it with its weights.")
-    with torch.no_grad(), merged(model, config), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
+    # Steps that run whole save nothing, whatever is merged at the others.
+    every_step = dataclasses.replace(config, merge_every=1, detail_every=0)
+    with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
         root = root_site_of(model)
         assert root is not None
         levels = _levels(root, size, batch)

@@ -12,8 +12,8 @@ from torch import nn
 
 from tokenmerge.benchmark.blocks import block_modules
 from tokenmerge.benchmark.subject import Subject
+from tokenmerge.graph_room import MOST_GRAPHS
 
-MOST_GRAPHS = 1024
 Compile = Literal["blocks", "model"]
 
 

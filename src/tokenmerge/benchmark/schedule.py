@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from tokenmerge.config import MergeConfig
 class Schedule:
     """How often each kind of step comes in one cycle, in the order in which a fresh generation meets them.
 
-    "select" makes destinations and weights, "weights" makes weights for destinations it has, "steady" makes nothing.
+    "select" makes destinations and weights, "whole" merges nothing, "steady" makes nothing, "weights" makes weights for
+    destinations it has.
     """
 
     counts: Mapping[str, int]
@@ -41,15 +43,21 @@ EVERY_STEP_ALIKE = Schedule({"steady": 1})
 
 
 def schedule_of(config: MergeConfig) -> Schedule:
-    """The schedule a config asks for.
+    """The schedule a config asks for. What is due at a whole step is made at the next that merges.
 
     >>> from tokenmerge import ToMA
-    >>> dict(schedule_of(ToMA(select_every=10, weights_every=5)).counts)
+    >>> dict(schedule_of(ToMA.paper()).counts)
     {'select': 1, 'steady': 8, 'weights': 1}
+    >>> dict(schedule_of(ToMA()).counts)
+    {'select': 4, 'whole': 5, 'steady': 11}
     """
     select_every, weights_every = config.refresh_every
-    weights_only = select_every // weights_every - 1
-    counts = {"select": 1, "steady": select_every - 1 - weights_only, "weights": weights_only}
+    length = math.lcm(select_every, config.whole_every or 1)
+    whole = length // config.whole_every if config.whole_every else 0
+    merged = length - whole
+    select = min(length // select_every, merged)
+    weights = min(length // weights_every, merged) - select
+    counts = {"select": select, "whole": whole, "steady": merged - select - weights, "weights": weights}
     return Schedule({phase: count for phase, count in counts.items() if count})
 
 
@@ -59,6 +67,10 @@ def shortened(config: MergeConfig) -> MergeConfig:
     A step costs what its kind costs, however many lie between two of a kind: no step need be run only to reach one.
     """
     select_every, weights_every = config.refresh_every
-    if not 1 < weights_every < select_every:
-        return config  # the first two steps are of both kinds already
-    return dataclasses.replace(config, select_every=4, weights_every=2)  # type: ignore[call-arg]
+    before = sum(phase in schedule_of(config).counts for phase in ("select", "whole", "steady"))
+    short = {"detail_every": 4} if config.whole_every else {}  # the second step, and not soon again
+    if 1 < weights_every < select_every:
+        short |= {"select_every": 2 * before, "weights_every": before}
+    elif select_every == 2:  # too soon, where the second step is whole
+        short |= {name: 4 for name in ("select_every", "weights_every") if getattr(config, name, 0) == 2}
+    return dataclasses.replace(config, **short)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ In every repeat each method has its turn on the same model, so that noise hits a
   tokenmerge bench scaling                            one block of SDXL from 512 to 2048 px
   tokenmerge bench table                              put the results in benchmarks/ into the README
 """
-MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "lower-bound")
+MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "toma-detail", "lower-bound")
 SCALING_METHODS = ("none", "tomesd-package", "toma", "toma-stack")
 INTERRUPTED = 130  # what shells report after Ctrl-C
 

@@ -135,10 +135,12 @@ def _with_variant(experiment: Experiment, file: Path) -> Experiment:
 
     values = read_config(str(file)).to_dict()
     method = values.pop("method")
-    name = next((name for name, named in METHODS.items() if type(named.make()).__name__ == method), None)
+    presets = {name: named.make() for name, named in METHODS.items()}
+    as_they_come = (name for name, preset in presets.items() if preset == type(preset)())
+    name = next((name for name in as_they_come if type(presets[name]).__name__ == method), None)
     if name is None:
         raise UsageError(f"--config {file} has the method {method}, which experiments do not know by a name.")
-    own = METHODS[name].make().to_dict()
+    own = presets[name].to_dict()
     options = {option: value for option, value in values.items() if value != own[option]}
     variant = VariantChoice(file.stem, name, ratios=(), options=options)
     return dataclasses.replace(experiment, variants=(*experiment.variants, variant))

@@ -45,7 +45,7 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="tokenmerge",
         description="Faster image generation with diffusion models, without training, by merging redundant tokens.",
-        epilog='Try: tokenmerge compare "red apple" --ratio 0.5',
+        epilog='Try: tokenmerge compare "red apple" --ratio 0.6',
     )
     parser.add_argument("--version", action="version", version=f"tokenmerge {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")

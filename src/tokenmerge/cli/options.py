@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NO_METHOD = "none"
-DEFAULT_METHOD = "toma"
+DEFAULT_METHOD = "toma-detail"  # tm.ToMA()
 LARGEST_CONFIG = 1_000_000  # bytes
 
 
@@ -74,11 +74,13 @@ def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = Fal
     """How tokens are merged."""
     names = [*METHODS, *([NO_METHOD] if none_allowed else [])]
     group = parser.add_argument_group("merging")
-    group.add_argument("--method", default=DEFAULT_METHOD, metavar="NAME", help=f"{', '.join(names)} (default: toma)")
+    group.add_argument(
+        "--method", default=DEFAULT_METHOD, metavar="NAME", help=f"{', '.join(names)} (default: {DEFAULT_METHOD})"
+    )
     group.add_argument(
         "--ratio",
         metavar="R",
-        help="fraction of tokens merged away: more is faster and blurs more (default: the method's, mostly 0.5)",
+        help="fraction of tokens merged away: more is faster and blurs more (default: the method's own)",
     )
     group.add_argument(
         "--set",

@@ -16,13 +16,16 @@ from tokenmerge.config import Layout, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.ratio import Ratio
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBound(ToMA):
     """ToMA's regions and hooks with random projections in the place of its operators. For timing only."""
 
+    ratio: Ratio = 0.5
     proportional: bool = False
+    detail_every: int | None = 0
 
     signals: ClassVar[tuple[str, ...]] = ("hidden",)  # it looks at no token
 

@@ -27,7 +27,7 @@ class NamedMethod:
 
 
 METHODS: dict[str, NamedMethod] = {
-    "toma": NamedMethod(ToMA, "ToMA as tokenmerge recommends it: 4 x 4 tiles, proportional attention"),
+    "toma": NamedMethod(ToMA.plain, "ToMA, every step merged alike: 4 x 4 tiles, proportional attention"),
     "toma-global": NamedMethod(ToMA.paper, "the paper's ToMA: selection per stripe, assignment over the whole image"),
     "toma-stripe": NamedMethod(ToMA.paper_stripe, "the paper's ToMA-stripe: selection and assignment per stripe"),
     "toma-tile": NamedMethod(ToMA.paper_tile, "the paper's ToMA-tile: selection and assignment per 8 x 8 tile"),
@@ -36,8 +36,10 @@ METHODS: dict[str, NamedMethod] = {
     "toma-keys": NamedMethod(
         ToMA.keys, "keys and values alone, one of each 2 x 2 tile: closest to the picture (UNets, PixArt)", "kv_ratio"
     ),
-    "toma-detail": NamedMethod(ToMA.detailed, "ToMA with detail from whole steps: its ratio is 0.75 unless given"),
-    "toma-stack": NamedMethod(ToMA.stack, "ToMA merged once per run of blocks: the least overhead"),
+    "toma-detail": NamedMethod(ToMA, "tm.ToMA() itself: every fourth step whole, its detail given to the others"),
+    "toma-stack": NamedMethod(
+        lambda: ToMA.plain(scope="stack"), "toma merged once per run of blocks: the least overhead"
+    ),
     "tomesd": NamedMethod(ToMeSD, "ToMeSD: similar tokens of the finest level averaged, self-attention only"),
     "tofu": NamedMethod(ToFu, "ToFu: ToMeSD's matching, pruning early blocks and norm-preserving averages later"),
     "todo": NamedMethod(ToDo, "ToDo: keys and values downsampled, queries whole; its ratio is 0.75 unless given"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokenmerge.checks import check_choice, check_whole, store_tuple
-from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
+from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place, Scope
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator, PickedOperator
 from tokenmerge.ops.attention_merge import (
@@ -31,11 +31,15 @@ SIMILARITY_STEPS = 4096
 LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 WEIGHT_STEPS = 16
 MOST_SHARES = 2  # a region keeps at most so many even shares under a quota
+WHOLE_STEPS = 4  # one in so many, where detail_every is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToMA(MergeConfig):
     """Destinations by facility location, merge and unmerge by attention-like products, plans reused over steps.
+
+    ToMA() is the best balance of speed and picture that the embedded models show (docs/quality.md): three quarters of
+    the tokens merged, and one step in four run whole, whose detail the others are given.
 
     region: where destinations are selected. "tile" keeps most of the picture, "stripe" needs no reordering of tokens,
         "global" searches the whole grid and is slow to select in.
@@ -57,9 +61,12 @@ class ToMA(MergeConfig):
     importance: "guidance" has tokens count for more in the choice of destinations where classifier-free guidance
         changed the prediction of the step before most, which is what the prompt is about. Costs next to nothing.
     weights_every: steps for which merge weights are kept; must divide `select_every`.
+    detail_every: None is every fourth step, and none where only keys are merged or `merge_every` says which run whole.
     """
 
-    ratio: Ratio = 0.5
+    ratio: Ratio = 0.75
+    select_every: int = 5
+    detail_every: int | None = None
     region: Literal["tile", "stripe", "global"] = "tile"
     tile: tuple[int, ...] = (4, 4)
     attend: Literal["region", "global"] = "region"
@@ -79,17 +86,17 @@ class ToMA(MergeConfig):
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
         """The paper's ToMA: destinations per stripe, assignment over the whole grid."""
-        return cls(ratio=ratio, region="stripe", tile=(8, 8), attend="global", proportional=False)
+        return dataclasses.replace(cls.paper_stripe(ratio), attend="global")
 
     @classmethod
     def paper_stripe(cls, ratio: float = 0.5) -> ToMA:
         """The paper's ToMA-stripe: destinations and assignment per stripe."""
-        return cls(ratio=ratio, region="stripe", tile=(8, 8), proportional=False)
+        return dataclasses.replace(cls.paper_tile(ratio), region="stripe")
 
     @classmethod
     def paper_tile(cls, ratio: float = 0.5) -> ToMA:
         """The paper's ToMA-tile: destinations and assignment per 8 x 8 tile; its best images."""
-        return cls(ratio=ratio, region="tile", tile=(8, 8), proportional=False)
+        return cls(ratio=ratio, tile=(8, 8), proportional=False, select_every=10, detail_every=0)
 
     @classmethod
     def paper_block(cls, ratio: float = 0.5) -> ToMA:
@@ -115,14 +122,9 @@ class ToMA(MergeConfig):
         return cls(ratio=0, kv_ratio=ratio, parts=("self",), tile=(2, 2), selector="random", max_downsample=1)
 
     @classmethod
-    def detailed(cls, ratio: float = 0.75) -> ToMA:
-        """With detail from every third step, which runs whole: about as fast as a ratio of 0.5, and far closer."""
-        return cls(ratio=ratio, detail_every=3)
-
-    @classmethod
-    def stack(cls, ratio: float = 0.5) -> ToMA:
-        """Merged once per run of consecutive blocks: the least overhead of all."""
-        return cls(ratio=ratio, scope="stack")
+    def plain(cls, ratio: float = 0.5, scope: Scope = "site") -> ToMA:
+        """Every step merged alike, without detail from whole ones: to see what merging alone costs and gains."""
+        return cls(ratio=ratio, scope=scope, detail_every=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -185,6 +187,12 @@ class ToMA(MergeConfig):
     @property
     def refresh_every(self) -> tuple[int, int]:
         return self.select_every, self.weights_every
+
+    @property
+    def whole_every(self) -> int:
+        if self.detail_every is not None:
+            return self.detail_every
+        return 0 if self.merges_only_keys or self.merge_every > 1 else WHOLE_STEPS
 
     @property
     def keys_apart(self) -> bool:

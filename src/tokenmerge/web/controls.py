@@ -14,7 +14,7 @@ from tokenmerge.web import bounds, words
 from tokenmerge.zoo import list_models
 from tokenmerge.zoo.folders import GUIDANCE, NAMES
 
-METHOD, RATIO, SIZE = "toma", 0.5, "512 x 512"
+METHOD, RATIO, SIZE = "toma-detail", 0.75, "512 x 512"
 SCOPES = {"site": "each part", "block": "each block", "stack": "each run of blocks"}
 PARTS = {"self": "self-attention", "cross": "cross-attention", "mlp": "MLP"}
 

@@ -51,7 +51,9 @@ def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Picks]:
         for stack in family_of(model).stacks(model)
         for block in stack.blocks
     ]
-    every_step = dataclasses.replace(config, selector=recording, select_every=1, weights_every=1, share="layer")
+    every_step = dataclasses.replace(
+        config, selector=recording, select_every=1, weights_every=1, merge_every=1, detail_every=0, share="layer"
+    )
     try:
         with merged(pipeline, every_step):
             yield picks
