@@ -19,7 +19,8 @@ import tokenmerge as tm
 from tokenmerge.api import denoisers_of
 
 NOTHING_MERGED = Identity(skip_blocks=0)
-MERGED = tm.ToMA(tile=(2, 2), **SMALL)
+MERGED = tm.ToMA(tile=(2, 2), detail_every=0, **SMALL)
+DETAILED = tm.ToMA(tile=(2, 2), detail_every=2, **SMALL)  # whole steps among the merged, and what they remember
 # Blocks are hooked alike under scope "block" and "stack".
 SWITCHED_ON_LATER = ("site", "stack")
 
@@ -85,11 +86,16 @@ def feature_first(row: Row, subject: Any, scope: Any, expected: Unmerged) -> tup
             with layer_lengths(row.merged(subject)) as lengths:
                 drawn = row.draw(subject)
             assert torch.equal(row.draw(subject), drawn), "a second picture depends on the first"
+        with merged(row, subject, DETAILED, scope):
+            detailed = row.draw(subject)
+            assert torch.equal(row.draw(subject), detailed), "a second picture depends on the detail of the first"
     except tm.TokenMergeError as refusal:
         assert_as_it_was(row, subject, expected)
         return Outcome(refusal=str(refusal)), expected.drawn
     assert_as_it_was(row, subject, expected)
     assert drawn.isfinite().all()
+    assert detailed.isfinite().all()
+    assert_other(detailed, expected.drawn, "merging with detail changes nothing")
     assert_other(drawn, expected.drawn, "merging changes nothing")
     for few, many in zip(means(lengths), expected.lengths, strict=True):
         assert few < 0.95 * many, f"layers see {few:.0f} tokens merged and {many:.0f} unmerged"

@@ -17,7 +17,7 @@ import tokenmerge as tm
 from tokenmerge.tiny_random import build_tiny_random
 
 CONFIGS: dict[str, tm.MergeConfig] = {
-    "toma": tm.ToMA(min_tokens=16),
+    "toma": tm.ToMA(detail_every=0, min_tokens=16),
     "toma-stack": tm.ToMA(scope="stack", min_tokens=16),
     "toma-detail": tm.ToMA(detail_every=2, min_tokens=16),
     "toma-random": tm.ToMA(selector="random", min_tokens=16),
