@@ -16,6 +16,7 @@ from tokenmerge.config import Layout, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.methods.toma_plan import destinations_of
 from tokenmerge.ratio import Ratio
 
 
@@ -65,6 +66,6 @@ class LowerBound(ToMA):
                     up=down.transpose(-1, -2).contiguous(),
                     regions=None if place.in_region_order or regions.natural else regions,
                     aside=regions.aside,
-                    destinations=self._destinations(places, regions, place.in_region_order),
+                    destinations=destinations_of(places, regions, place.in_region_order),
                 )
         return Operators(operators[layout.kept], operators[layout.kept_keys])
