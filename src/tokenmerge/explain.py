@@ -119,7 +119,7 @@ def _measured(root: RootSite) -> Measured | None:
         for part in block.parts
         if part.seen is not None
     }
-    return Measured(root.calls, root.selections, root.weightings, seen)
+    return Measured(root.calls, root.selections, root.weightings, seen, root.plan.held)
 
 
 def _attention(root: RootSite) -> str:

@@ -52,6 +52,7 @@ class Measured:
     selections: int
     weightings: int
     tokens_seen: dict[str, int]  # block.part -> tokens it ran on in the last call
+    held: int  # bytes of what is remembered from earlier steps
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         ran = model.measured
         lines.append(
             f"measured: {ran.calls} calls, destinations selected {ran.selections} times, weights made "
-            f"{ran.weightings} times"
+            f"{ran.weightings} times" + (f", {ran.held / 1e6:,.1f} MB held from earlier steps" if ran.held else "")
         )
     return "\n".join(lines)
 

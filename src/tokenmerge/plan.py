@@ -147,6 +147,12 @@ class MergePlan:
             self._memories[key].begin(self.branch)
         return self._memories[key]
 
+    @property
+    def held(self) -> int:
+        """Bytes of what is remembered."""
+        outputs = (branch.output for memory in self._memories.values() for branch in memory.branches)
+        return sum(output.nbytes for output in outputs if output is not None)
+
     def make_due(self, select: bool, weights: bool) -> None:
         """Have the next call make new destinations or weights whatever the schedule says."""
         for group in self._groups.values():

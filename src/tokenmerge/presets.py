@@ -26,9 +26,9 @@ FAST = ToMA(scope="stack", detail_every=5)
 # Attention that takes keys and values apart from queries.
 OWN_KEYS = {"quality": ToMA.keys(), "balanced": ToMA(), "fast": FAST}
 # Text and image in one sequence, or no mask over keys and values of their own.
-JOINT = {"quality": ToMA(detail_every=2), "balanced": ToMA(), "fast": FAST}
+JOINT = {"quality": ToMA(ratio=0.625, scope="stack", detail_every=2), "balanced": ToMA(), "fast": FAST}
 # Whole blocks cannot be merged.
-PARTS_ALONE = {"quality": ToMA(detail_every=2), "balanced": ToMA(), "fast": ToMA(detail_every=10)}
+PARTS_ALONE = {"quality": ToMA(ratio=0.625, detail_every=2), "balanced": ToMA(), "fast": ToMA(detail_every=10)}
 
 PRESETS: dict[str, Mapping[str, MergeConfig]] = {
     "UNet2DConditionModel": OWN_KEYS,

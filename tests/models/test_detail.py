@@ -128,6 +128,23 @@ def test_detail_is_forgotten_with_its_picture() -> None:
     assert not any(branch.output is not None for memory in memories for branch in memory.branches)
 
 
+@pytest.mark.parametrize(("scope", "outputs"), [("site", 3 * 3), ("stack", 1)])
+def test_explain_says_what_is_held(scope: Any, outputs: int) -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    with tm.merged(model, tm.ToMA(scope=scope, **TILES)) as handle:
+        for call, timestep in enumerate(TIMESTEPS[:2]):
+            what.call(model, (1, 2), what.grid(8, 8), timestep)
+            measured = handle.explain().models[0].measured
+            assert measured is not None
+            channels = model.config.num_attention_heads * model.config.attention_head_dim
+            # Of all three blocks self-attention, cross-attention and MLP; or of their run what it has added.
+            assert measured.held == call * outputs * 2 * 64 * channels * 4
+        assert "MB held from earlier steps" in str(handle.explain())
+        handle.reset()
+        assert "held" not in str(handle.explain())
+
+
 def test_guidance_branches_have_detail_of_their_own() -> None:
     what = tiny("pixart")
     model = made(what.build)
