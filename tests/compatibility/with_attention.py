@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from diffusers.models.attention_dispatch import attention_backend
 from row import Row
 from tiny_pipelines import flux_pipeline, stable_diffusion
 
@@ -39,7 +40,9 @@ def own_processors(pipe: Any) -> Any:
 
 
 def other_backend(pipe: Any) -> Any:
-    pipe.transformer.set_attention_backend("_native_math")
+    # diffusers makes it the choice of all models to come as well, which is not what other rows are about.
+    with attention_backend("native"):
+        pipe.transformer.set_attention_backend("_native_math")
     return pipe
 
 

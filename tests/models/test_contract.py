@@ -140,7 +140,7 @@ def test_other_options_run(tiny: TinyModel, config: tm.MergeConfig) -> None:
 def test_the_schedule_is_kept_exactly(tiny: TinyModel, config: tm.MergeConfig) -> None:
     model = made(tiny.build)
     grid = tiny.grid(4, 4)
-    tm.apply(model, dataclasses.replace(config, min_tokens=16))
+    tm.apply(model, dataclasses.replace(config, min_tokens=16, select_every=10, weights_every=5))  # type: ignore[call-arg]
     root = root_of(model)
     tiny.call(model, [1], grid, 50.0)
     plans = root.selections

@@ -85,10 +85,10 @@ def test_comparing_sliding_history_and_the_same_without_the_page(user: PageUser,
     file = tmp_path / "history.json"
     download.value.save_as(file)
     saved = json.loads(file.read_text())
-    assert [entry["config"]["ratio"] for entry in saved] == [0.5, 0.25]
+    assert [entry["config"]["ratio"] for entry in saved] == [0.75, 0.25]
     user.page.locator(RUN).nth(1).click()
     user.wait_for_message("Run 1 is back")
-    assert user.page.locator("#ratio input[type=number]").input_value() == "0.5"
+    assert user.page.locator("#ratio input[type=number]").input_value() == "0.75"
     assert user.figures() == figures
 
 
