@@ -12,7 +12,7 @@ from tokenmerge.benchmark.contenders import LIMIT, PACKAGE
 from tokenmerge.benchmark.result import Measurement, Result
 from tokenmerge.benchmark.summary import Row, summarise
 
-# In the README: the peer, then ToMA as recommended and as fast as it goes.
+# In the README: the peer, ToMA merging at every step, around each part and once per stack, and as tm.ToMA() has it.
 HEADLINE = (PACKAGE, "toma", "toma-stack", "toma-detail")
 TITLES = {
     PACKAGE: "tomesd 0.1.3",
