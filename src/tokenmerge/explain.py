@@ -49,8 +49,9 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
         kwargs = root.family.example_inputs(twin, size or native_size(root.model), batch or 1)
     kwargs = _without_adapters(kwargs)
     unmerged = _count(twin, args, kwargs)
-    # Without weights there are no timesteps either, so no step may be left out.
-    twin_root = RootSite(twin, root.family, dataclasses.replace(root.config, merge_every=1, detail_every=0), root.keep)
+    # Without weights there are no timesteps either, so the calls are its steps, of each kind one (see _count_moment).
+    every_kind = dataclasses.replace(root.config, merge_every=1, detail_every=4 if root.config.whole_every else 0)
+    twin_root = RootSite(twin, root.family, every_kind, root.keep)
     # What is due is said here, call by call, and by no schedule.
     twin_root.plan = MergePlan(NEVER, NEVER)
     twin_root.caches_of = root
@@ -86,6 +87,11 @@ def _moments(root: RootSite) -> list[tuple[float, float]]:
 def _count_moment(twin_root: RootSite, config: MergeConfig, unmerged: int, args: Any, kwargs: Any) -> MultiplyAdds:
     """What calls cost while the ratio is what it is, and what they cost on average."""
     twin = twin_root.model
+    whole = unmerged
+    if config.whole_every:
+        # The second call runs whole; merged ones after it have its detail to add, which the first has not.
+        _, whole = (_count(twin, args, kwargs) for _ in range(2))
+        twin_root.plan.make_due(select=True, weights=True)
     select = _count(twin, args, kwargs)
     twin_root.plan.make_due(select=False, weights=True)
     weights = _count(twin, args, kwargs)
@@ -95,8 +101,8 @@ def _count_moment(twin_root: RootSite, config: MergeConfig, unmerged: int, args:
     selects = min(1.0, merged)
     reweighs = min(select_every // weights_every - 1, merged - selects)
     total = selects * select + reweighs * weights + (merged - selects - reweighs) * steady
-    average = (total + (select_every - merged) * unmerged) / select_every
-    return MultiplyAdds(unmerged, steady, weights, select, average)
+    average = (total + (select_every - merged) * whole) / select_every
+    return MultiplyAdds(unmerged, steady, weights, select, whole, average)
 
 
 def _over_moments(moments: list[tuple[float, MultiplyAdds]]) -> MultiplyAdds:
@@ -105,8 +111,8 @@ def _over_moments(moments: list[tuple[float, MultiplyAdds]]) -> MultiplyAdds:
 
     if len(moments) == 1:
         return moments[0][1]
-    steady, weights, select = (round(mean(name)) for name in ("steady", "weights", "select"))
-    return MultiplyAdds(moments[0][1].unmerged, steady, weights, select, mean("average"))
+    steady, weights, select, whole = (round(mean(name)) for name in ("steady", "weights", "select", "whole"))
+    return MultiplyAdds(moments[0][1].unmerged, steady, weights, select, whole, mean("average"))
 
 
 def _measured(root: RootSite) -> Measured | None:

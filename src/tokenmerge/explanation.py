@@ -36,6 +36,7 @@ class MultiplyAdds:
     steady: int  # a call that reuses its plan
     weights: int  # one that makes new weights
     select: int  # one that makes new destinations and weights
+    whole: int  # one that runs whole, because of detail_every or merge_every
     average: float  # over the schedule, with the steps that run whole
 
     @property
@@ -109,6 +110,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     table = tabulate(cells, [headers[column] for column in used], tablefmt="simple", disable_numparse=True)
     select_every, weights_every = config.refresh_every
     work = model.multiply_adds
+    whole = f", {_giga(work.whole)} at a whole step" if work.whole != work.unmerged else ""
     lines = [
         f"{type(config).__name__} on {model.model}: ratio {ratio_text(config.ratio)}, merged per "
         f"{config.scope}, one plan per {config.share}",
@@ -119,7 +121,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         + (f", merged only every {_steps(config.merge_every)}" if config.merge_every > 1 else "")
         + (f", one whole for its detail every {_steps(config.whole_every)}" if config.whole_every else ""),
         f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged on average "
-        f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting): {work.saving:.1%} saved, "
+        f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{whole}): {work.saving:.1%} saved, "
         f"at best {work.unmerged / work.average:.2f}x",
     ]
     if model.attention:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from tokenmerge.config import MergeConfig
@@ -19,10 +20,17 @@ class Misfit:
         return f"{self.reason}. {self.remedy}."
 
 
+def suited(config: MergeConfig, stacks: list[Stack]) -> MergeConfig:
+    """The config with a scope that a model with these stacks allows, where the choice was left to us."""
+    if config.scope is not None:
+        return config
+    return dataclasses.replace(config, scope="site" if _fixed_order(stacks) else config.merged_per)
+
+
 def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
     """Why the method does not fit a model with these stacks; None where it fits."""
-    fixed = next((stack.fixed_order for stack in stacks if stack.fixed_order), "")
-    if fixed and config.scope != "site":
+    fixed = _fixed_order(stacks)
+    if fixed and config.merged_per != "site":
         return Misfit(f"{fixed}, so whole blocks cannot be merged", "Use scope='site'")
     parts = [part for stack in stacks for block in stack.blocks for part in chosen_parts(block.parts, config.parts)]
     if config.keys_apart and not any(part.own_keys for part in parts):
@@ -38,6 +46,10 @@ def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
                 "Use signal='hidden' or 'previous'",
             )
     return None
+
+
+def _fixed_order(stacks: list[Stack]) -> str:
+    return next((stack.fixed_order for stack in stacks if stack.fixed_order), "")
 
 
 _NAMES = {"normed": "input", "keys": "keys"}

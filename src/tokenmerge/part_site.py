@@ -42,6 +42,7 @@ class PartSite:
         self.block = block
         self.active = False  # set when the grid is known
         self.lends = False  # this step runs whole, and what it gives is remembered
+        self.thinned: Tensor | None = None  # (K,) the tokens that it takes keys from at this step, which runs whole
         self.details: dict[int, Memory] = {}  # by where the tokens stand in the output
         self.seen: int | None = None  # tokens the part ran on in its last call
         self._modules: list[nn.Module] = []
@@ -62,11 +63,12 @@ class PartSite:
         entrance, attention, exit_ = modules
         held = [self.block.block.module] if self.part.attention else dict.fromkeys(modules)
         self._inside = [inner for module in held for inner in module.modules()]
-        if self.block.stack.root.config.scope == "site":
-            if self.part.enters_at == "input":
-                self._handles.append(entrance.register_forward_pre_hook(self.enter, with_kwargs=True))
-            else:
-                self._handles.append(entrance.register_forward_hook(self.enter_output))
+        merges_here = self.block.stack.root.config.scope == "site"
+        if self.part.own_keys or (merges_here and self.part.enters_at == "input"):
+            self._handles.append(entrance.register_forward_pre_hook(self.enter, with_kwargs=True))
+        elif merges_here:
+            self._handles.append(entrance.register_forward_hook(self.enter_output))
+        if merges_here:
             self._handles.append(exit_.register_forward_hook(self.leave))
         if "self" in self.part.kinds:
             # After the entrance, where that is the same module: it has to see how many keys are left.
@@ -100,6 +102,8 @@ class PartSite:
         return keeps_outputs(inside)
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        if self.thinned is not None:
+            return args, {**kwargs, "encoder_hidden_states": tokens_of(args, kwargs).index_select(1, self.thinned)}
         if not self.active:
             return None
         tokens = tokens_of(args, kwargs)
@@ -110,7 +114,9 @@ class PartSite:
             self._refuse_perturbed(module)
             keys = tokens if operators.keys is None else operators.keys.merge(tokens)
             kwargs = {**kwargs, "encoder_hidden_states": keys}
-        return with_tokens(args, kwargs, self._merge(tokens))
+        if self.block.stack.root.config.scope == "site":
+            tokens = self._merge(tokens)
+        return with_tokens(args, kwargs, tokens)
 
     def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
         if not self.active:
@@ -156,15 +162,20 @@ class PartSite:
             self.seen = merged.shape[1]
         return merged
 
+    @property
+    def takes_keys_apart(self) -> bool:
+        """Would its attention, as it is now, take keys that are not those of its queries?"""
+        return self.part.own_keys and not _is_fused(self._modules[1]) and not _is_perturbed(self._modules[1])
+
     def _refuse_fused(self, module: nn.Module) -> None:
-        if getattr(module, "fused_projections", False) and not hasattr(module, "to_kv"):
+        if _is_fused(module):
             raise MergeRuntimeError(
                 f"{self.name} makes queries, keys and values by one fused projection, so keys cannot be merged apart "
                 f"from queries: call unfuse_qkv_projections(), or merge both alike (ToMA without kv_ratio)."
             )
 
     def _refuse_perturbed(self, module: nn.Module) -> None:
-        if type(getattr(module, "processor", None)).__name__.startswith("PAG"):
+        if _is_perturbed(module):
             raise MergeRuntimeError(
                 f"{self.name} is perturbed for guidance (PAG) by a processor that attends to a part of the batch at a "
                 f"time, so its keys can neither be weighed nor merged apart from queries: leave the block alone with "
@@ -258,6 +269,16 @@ class PartSite:
         others = tokens.shape[1] - kept + (0 if text is None else text.shape[1])
         behind = others if self.part.text == "last" else self.block.stack.trailing
         return others - behind, behind
+
+
+def _is_fused(attention: nn.Module) -> bool:
+    """Does one projection make queries, keys and values?"""
+    return getattr(attention, "fused_projections", False) and not hasattr(attention, "to_kv")
+
+
+def _is_perturbed(attention: nn.Module) -> bool:
+    """Does perturbed-attention guidance (PAG) have a processor of its own there?"""
+    return type(getattr(attention, "processor", None)).__name__.startswith("PAG")
 
 
 def _for_others(mask: Tensor, before: int, kept: int, behind: int, dtype: torch.dtype) -> Tensor:

@@ -22,13 +22,10 @@ from tokenmerge.models import family_of
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
-FAST = ToMA(scope="stack", detail_every=5)
 # Attention that takes keys and values apart from queries.
-OWN_KEYS = {"quality": ToMA.keys(), "balanced": ToMA(), "fast": FAST}
+OWN_KEYS = {"quality": ToMA.keys(), "balanced": ToMA(), "fast": ToMA(kv_ratio=0.9375, detail_every=5)}
 # Text and image in one sequence, or no mask over keys and values of their own.
-JOINT = {"quality": ToMA(ratio=0.625, scope="stack", detail_every=2), "balanced": ToMA(), "fast": FAST}
-# Whole blocks cannot be merged.
-PARTS_ALONE = {"quality": ToMA(ratio=0.625, detail_every=2), "balanced": ToMA(), "fast": ToMA(detail_every=10)}
+JOINT = {"quality": ToMA(ratio=0.625, detail_every=2), "balanced": ToMA(), "fast": ToMA(detail_every=5)}
 
 PRESETS: dict[str, Mapping[str, MergeConfig]] = {
     "UNet2DConditionModel": OWN_KEYS,
@@ -41,7 +38,7 @@ PRESETS: dict[str, Mapping[str, MergeConfig]] = {
     "WanTransformer3DModel": JOINT,
     "LTXVideoTransformer3DModel": JOINT,
     "HunyuanVideoTransformer3DModel": JOINT,
-    "SanaTransformer2DModel": PARTS_ALONE,
+    "SanaTransformer2DModel": JOINT,
 }
 
 
@@ -55,4 +52,4 @@ def preset(name: Name, model: Any) -> MergeConfig:
     if name not in NAMES:
         raise ConfigError(f"preset {name!r} is not known: use one of {', '.join(map(repr, NAMES))}.")
     denoiser: nn.Module = denoisers_of(model)[0]
-    return PRESETS.get(family_of(denoiser).class_name, PARTS_ALONE)[name]
+    return PRESETS.get(family_of(denoiser).class_name, JOINT)[name]

@@ -8,6 +8,7 @@ the model and save_pretrained never sees them.
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import warnings
 from collections.abc import Hashable
@@ -21,7 +22,7 @@ from tokenmerge.block_site import BlockSite
 from tokenmerge.caches import CACHE, keeps_outputs
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError, NothingMergedWarning
-from tokenmerge.fits import misfit
+from tokenmerge.fits import misfit, suited
 from tokenmerge.graph_room import make_room
 from tokenmerge.guidance import GuidanceWatch
 from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile, with_argument
@@ -41,7 +42,8 @@ class RootSite:
     def __init__(self, model: nn.Module, family: Family, config: MergeConfig, keep: Tensor | None = None) -> None:
         self.model = model
         self.family = family
-        self.config = config
+        self.config = self._suited = config  # with a scope that suits the model, once its stacks are known
+        self._chooses_scope = config.scope is None
         self.keep = keep  # (H, W), 1 where tokens stay as they are
         self.guidance = GuidanceWatch() if config.watches_guidance else None
         self.plan = MergePlan(*config.refresh_every, config.looks_back)
@@ -66,6 +68,7 @@ class RootSite:
 
     def _build_stacks(self) -> list[StackSite]:
         stacks = self.family.stacks(self.model)
+        self.config = self._suited = suited(self.config, stacks)
         reason = misfit(self.config, stacks)
         if reason is not None:
             raise ConfigError(f"{type(self.config).__name__} does not fit {self.family.name}: {reason}")
@@ -153,6 +156,7 @@ class RootSite:
         self.fixed_order = call.fixed_order
         if not self.fixed_order and (self.cached or self.caches_of.caches_blocks()):
             self.fixed_order = CACHE
+        self._follow_order(bool(self.fixed_order or self.positional))
         self.interleaved = call.interleaved
         self.batch = call_batch(self.model, args, kwargs)
         self.calls += 1
@@ -167,6 +171,19 @@ class RootSite:
             inputs = given_argument(argument_names(self.model), args, kwargs, argument_names(self.model)[0])
             self.guidance.begin_call(self.plan.step, self.plan.branch, inputs)
         self.last_call = self._for_counting(args, kwargs)
+
+    def _follow_order(self, fixed: bool) -> None:
+        """Merge around parts as long as calls need tokens in their order, where the choice of scope was left to us."""
+        scope = "site" if fixed and self._chooses_scope else self._suited.scope
+        if scope == self.config.scope:
+            return
+        self.config = dataclasses.replace(self.config, scope=scope)
+        self.plan.forget()
+        for stack in self.stacks:
+            for block in stack.blocks:
+                for part in block.parts:
+                    part.detach()
+                    part.attach()
 
     def _for_counting(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """A call's arguments without what they hold, but for those whose values tell the grid."""

@@ -19,6 +19,7 @@ from tokenmerge.keep import has_grey, mask_on_grid, weights_of
 from tokenmerge.models.base import Part, Stack
 from tokenmerge.ops.regions import Regions
 from tokenmerge.plan import Memory
+from tokenmerge.thin_keys import thinned
 
 if TYPE_CHECKING:
     from tokenmerge.root import RootSite
@@ -58,6 +59,7 @@ class StackSite:
             block.active = block.lends = False
             for part in block.parts:
                 part.active = part.lends = False
+                part.thinned = None
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         if not self.root.attached:
@@ -78,6 +80,7 @@ class StackSite:
             self.apart,
             root.resting,
             root.ratios,
+            root.config.scope,
         )
         if settled_for != self._settled_for:
             self._settled_for = None  # an error on the way leaves nothing settled, for any grid
@@ -124,6 +127,8 @@ class StackSite:
                 merges = merges and part.name not in self.root.cached
                 part.active = merges and not self.root.resting
                 part.lends = merges and self.root.lends and self.root.config.scope == "site"
+                thins = merges and self.root.lends and part.takes_keys_apart
+                part.thinned = self._thinned(grid, device) if thins else None
             if self.root.config.signal_of_attention and any(part.name in self.root.cached for part in block.parts):
                 raise MergeRuntimeError(
                     f"{CACHE}, so that signal={self.root.config.signal!r} is not there to make plans from: use "
@@ -175,7 +180,8 @@ class StackSite:
         before = block.before
         joins = before is not None and before.layout is not None and block.layout is not None
         if before is not None and joins and self.root.config.scope == "stack":
-            joins = before.kept == block.kept  # what is merged once has one ratio
+            # What is merged once has one ratio.
+            joins = (before.kept, before.kept_keys) == (block.kept, block.kept_keys)
         block.first_of_run, block.last_of_run, block.run_first = not joins, True, block
         if before is not None and joins:
             before.last_of_run, block.run_first = False, before.run_first
@@ -208,6 +214,13 @@ class StackSite:
         only_keys = block.kept == self.tokens and block.kept_keys < self.tokens
         return part.own_keys or not only_keys
 
+    def _thinned(self, grid: tuple[int, ...], device: torch.device) -> Tensor | None:
+        """Which tokens self-attention reads at a whole step; None where it reads all."""
+        if not self.root.config.thin_keys or self.stack.downsample > 1 or self.root.keep is not None:
+            return None
+        keys = thinned(grid)
+        return None if keys is None else keys.to(device)
+
     def _group_key(self, block: BlockSite, run: str, grid: tuple[int, ...]) -> Hashable:
         share = self.root.config.share
         where = self.stack.level if share == "level" else ""
@@ -215,8 +228,8 @@ class StackSite:
             # What is merged once for a run has one plan.
             where = run if self.root.config.scope == "stack" and not self.apart else block.block.name
         # Blocks in region order and blocks in grid order cannot read each other's operators, nor can those that keep
-        # more or fewer tokens.
-        return where, grid, self.reorders, block.kept, block.kept_keys
+        # more or fewer tokens, or pick keys among others.
+        return where, grid, self.reorders, block.kept, block.kept_keys, self.root.config.scope
 
     def pieces(self, tokens: Tensor, count: int, text_last: bool = False) -> Pieces:
         """Tokens before those of the grid, the `count` of the grid, and those behind; None where there are none."""

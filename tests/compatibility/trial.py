@@ -70,6 +70,8 @@ def try_row(row: Row) -> dict[str, Outcome]:
     outcomes, drawn = {}, {}
     for scope in SCOPES:
         outcomes[scope], drawn[scope] = feature_first(row, subject, scope, expected)
+    if outcomes["site"].works:
+        works_without_a_scope(row, subject, expected)
     for scope in SWITCHED_ON_LATER:
         if outcomes[scope].works:
             later = merging_first(row, scope, expected)
@@ -100,6 +102,13 @@ def feature_first(row: Row, subject: Any, scope: Any, expected: Unmerged) -> tup
     for few, many in zip(means(lengths), expected.lengths, strict=True):
         assert few < 0.95 * many, f"layers see {few:.0f} tokens merged and {many:.0f} unmerged"
     return Outcome(sum(expected.lengths), sum(means(lengths))), drawn
+
+
+def works_without_a_scope(row: Row, subject: Any, expected: Unmerged) -> None:
+    """Left to us, the scope is one that works: what can be merged around parts is never refused."""
+    with merged(row, subject, DETAILED, None):
+        assert_other(row.draw(subject), expected.drawn, "merging with detail changes nothing")
+    assert_as_it_was(row, subject, expected)
 
 
 def merging_first(row: Row, scope: Any, expected: Unmerged) -> Tensor:

@@ -40,7 +40,9 @@ REFUSED = [
     (ToMA, {"kv_ratio": 1.0}, ["kv_ratio", "1.0", "from 0"]),
     (ToMA, {"kv_ratio": "most"}, ["kv_ratio", "'most'", "from 0"]),
     (ToMA, {"ratio": 0, "kv_ratio": 0}, ["ratio", "kv_ratio", "nothing would be merged"]),
-    (ToMA, {"kv_ratio": 0.5, "scope": "block"}, ["kv_ratio", "'block'", "scope='site'"]),
+    (ToMA, {"kv_ratio": 0.5, "scope": "block"}, ["kv_ratio", "'block'", "a kv_ratio above", "scope='site'"]),
+    (ToMA, {"ratio": 0, "kv_ratio": 0.5, "scope": "stack"}, ["kv_ratio", "'stack'", "a ratio above 0"]),
+    (ToMA, {"kv_ratio": 0.9, "scope": "stack", "quota": "gain"}, ["kv_ratio", "quota='equal'"]),
     *[(method, {"sx": 0}, ["sx", "0", "at least 1"]) for method in (ToMeSD, ToFu)],
     (ToMeSD, {"sy": 1.5}, ["sy", "1.5", "at least 1"]),
     (ToMeSD, {"ratio": 0.76}, ["ratio", "0.76", "0.75", "sx, sy"]),
@@ -152,11 +154,12 @@ def test_an_unknown_method_lists_the_known_ones(name):
 
 
 def test_the_papers_variants():
-    stripes = {"region": "stripe", "tile": (8, 8), "proportional": False, "select_every": 10, "detail_every": 0}
+    stripes = {"region": "stripe", "tile": (8, 8), "proportional": False, "select_every": 10}
+    stripes |= {"scope": "site", "detail_every": 0}
     assert ToMA.paper(0.25) == ToMA(ratio=0.25, attend="global", **stripes)
     assert ToMA.paper_stripe() == ToMA(ratio=0.5, attend="region", **stripes)
     assert ToMA.paper_tile() == ToMA(**{**stripes, "ratio": 0.5, "region": "tile"})
-    assert ToMA.paper_block() == ToMA(ratio=0.5, attend="global", scope="block", **stripes)
+    assert ToMA.paper_block() == ToMA(ratio=0.5, attend="global", **{**stripes, "scope": "block"})
     assert ToMA.plain(scope="stack") == ToMA(ratio=0.5, scope="stack", detail_every=0)
     assert ToMA.paper().refresh_every == (10, 5)
     assert (ToMA().select_every, ToMA().weights_every) == ToMA().refresh_every == (5, 5)

@@ -20,7 +20,7 @@ def test_every_name_takes_a_ratio(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "config"),
     [
-        ("toma", ToMA(ratio=0.5, detail_every=0)),
+        ("toma", ToMA(ratio=0.5, scope="site", detail_every=0)),
         ("toma-global", ToMA.paper()),
         ("toma-stripe", ToMA.paper_stripe()),
         ("toma-tile", ToMA.paper_tile()),
@@ -40,7 +40,7 @@ def test_names_stand_for_what_they_say(name: str, config: object) -> None:
 
 def test_options_go_over_the_preset() -> None:
     assert named_config("toma-tile", 0.3, {"tile": [4, 4]}) == ToMA(
-        ratio=0.3, tile=(4, 4), proportional=False, select_every=10, detail_every=0
+        ratio=0.3, scope="site", tile=(4, 4), proportional=False, select_every=10, detail_every=0
     )
     assert named_config("toma", ratio=0, options={"kv_ratio": 0.5}).ratio == 0
 

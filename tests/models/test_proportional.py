@@ -70,6 +70,33 @@ def test_merging_what_is_alike_changes_nothing(tiny: TinyModel, scope: Any) -> N
     assert torch.allclose(unweighted, before, atol=1e-5) == (tiny.text == 0)
 
 
+@pytest.mark.parametrize("name", ["sd15", "pixart"])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_keys_merged_further_than_queries_leave_no_trace_either(name: str, scope: Any) -> None:
+    """Half of the tokens are left, and a quarter of the keys: where blocks are merged, some of those that are left."""
+    what = tiny_named(name)
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    make_alike(model, what, grid)
+    before = what.call(model, [1, 2], grid)
+    with tm.merged(model, dataclasses.replace(QUARTERS, ratio=0.5, kv_ratio=0.75, scope=scope)), key_lengths() as keys:
+        close(what.call(model, [1, 2], grid), before)
+    assert 16 in keys
+    assert 32 not in keys
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_keys_of_what_a_mask_keeps_are_all_there(scope: Any) -> None:
+    what = tiny_named("pixart")
+    model = made(what.build)
+    keep = torch.zeros(8, 8)
+    keep[:2, :4] = 1  # 8 tokens, and 14 tiles of the others
+    config = tm.ToMA(ratio=0.5, kv_ratio=0.75, tile=(2, 2), scope=scope, **SMALL)
+    with tm.merged(model, config, keep=keep), key_lengths() as keys:
+        what.call(model, [1], what.grid(8, 8))
+    assert 8 + 14 in keys
+
+
 def test_keys_that_stand_for_as_many_need_no_weights() -> None:
     """With one key of each 2 x 2 tile, all weigh the same: attention is as without a mask, and gets none."""
     what = tiny_named("sd15")

@@ -105,6 +105,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "select_every": few,
     "merge_every": st.integers(1, 3),
     "detail_every": st.sampled_from([None, 0, 2, 3]),
+    "thin_keys": st.booleans(),
     "signal": st.sampled_from(["hidden", "normed", "keys", "previous"]),
     "proportional": st.booleans(),
     "skip_blocks": st.sampled_from(
@@ -150,8 +151,11 @@ def options_of(draw: st.DrawFn, method: str) -> dict[str, Any]:
 def _agreeing(options: dict[str, Any], method: str) -> dict[str, Any]:
     """Without what contradicts itself: left to chance, most configs would be refused and few would merge."""
     if options.get("scope", "site") != "site":
-        options = {name: value for name, value in options.items() if name not in ("parts", "kv_ratio")}
         options["parts"] = PARTS
+        if isinstance(options.get("kv_ratio"), float) and isinstance(options["ratio"], float):
+            options["ratio"], options["kv_ratio"] = sorted((options["ratio"], options["kv_ratio"]))
+        if "kv_ratio" in options:
+            options.pop("quota", None)
         if options.get("signal") in ("normed", "keys"):
             del options["signal"]
     if options.get("importance") or options.get("quota") == "gain":

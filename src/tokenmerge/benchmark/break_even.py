@@ -16,7 +16,9 @@ from tokenmerge.benchmark.timing import Clock
 from tokenmerge.block_site import BlockSite
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, NothingMergedError
+from tokenmerge.fits import suited
 from tokenmerge.hooked import Args, Kwargs, tokens_of
+from tokenmerge.models import family_of
 from tokenmerge.root import RootSite, root_site_of
 from tokenmerge.worthwhile import WHOLE, Timing, Worthwhile, table_of
 
@@ -74,6 +76,7 @@ def worthwhile(
     if device.type == "meta":
         raise ConfigError("the model is on the meta device, where nothing takes time: load it with its weights.")
     # Steps that run whole save nothing, whatever is merged at the others.
+    config = suited(config, family_of(model).stacks(model))  # first: without whole steps another scope would suit it
     every_step = dataclasses.replace(config, merge_every=1, detail_every=0)
     with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
         root = root_site_of(model)
@@ -149,7 +152,7 @@ def _kinds_that_pay(
     levels: Sequence[Level], config: MergeConfig, measure: _Measure
 ) -> tuple[tuple[str, ...], list[Timing]]:
     """The parts that save time over all levels together, and what each saves by itself."""
-    if config.scope != "site" or len(config.parts) == 1:
+    if config.merged_per != "site" or len(config.parts) == 1:
         return config.parts, []
     rows: list[Timing] = []
     saved = dict.fromkeys(config.parts, 0.0)

@@ -16,7 +16,7 @@ from tokenmerge.config import Layout, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
-from tokenmerge.methods.toma_plan import destinations_of
+from tokenmerge.methods.toma_plan import destinations_of, keys_of
 from tokenmerge.ratio import Ratio
 
 
@@ -68,4 +68,4 @@ class LowerBound(ToMA):
                     aside=regions.aside,
                     destinations=destinations_of(places, regions, place.in_region_order),
                 )
-        return Operators(operators[layout.kept], operators[layout.kept_keys])
+        return Operators(operators[layout.kept], keys_of(self, operators, layout))

@@ -40,7 +40,8 @@ class ToMA(MergeConfig):
     unmerge: "transpose" copies back and is fast; "pinv" is the least-squares inverse, slower, and rarely better.
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
         With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Lists and functions as there.
-        Keys merged apart are picked and weighed, not averaged: an average is shorter than each of them.
+        Keys merged apart are picked and weighed, not averaged: an average is shorter than each of them. With a wider
+        scope they are picked among the merged tokens, so that kv_ratio is the larger of the two.
     max_downsample: levels up to this many times coarser, per side, than the model's finest are merged; None merges
         all. 1 merges the finest alone, which has most tokens to spare.
     quota: "equal" keeps as many tokens in every region. "gain" keeps as many in all, more where tokens differ and fewer
@@ -53,6 +54,7 @@ class ToMA(MergeConfig):
     """
 
     ratio: Ratio = 0.75
+    scope: Scope | None = None
     select_every: int = 5
     detail_every: int | None = None
     region: Literal["tile", "stripe", "global"] = "tile"
@@ -84,7 +86,7 @@ class ToMA(MergeConfig):
     @classmethod
     def paper_tile(cls, ratio: float = 0.5) -> ToMA:
         """The paper's ToMA-tile: destinations and assignment per 8 x 8 tile; its best images."""
-        return cls(ratio=ratio, tile=(8, 8), proportional=False, select_every=10, detail_every=0)
+        return cls(ratio=ratio, scope="site", tile=(8, 8), proportional=False, select_every=10, detail_every=0)
 
     @classmethod
     def paper_block(cls, ratio: float = 0.5) -> ToMA:
@@ -152,11 +154,27 @@ class ToMA(MergeConfig):
                 f"weights_every is {self.weights_every}, which does not divide select_every ({self.select_every}): "
                 f"new destinations need new weights, so use a divisor such as {_divisor_near(self)}."
             )
-        if self.kv_ratio is not None and self.scope != "site":
+        if self.keys_apart and self.merged_per != "site":
+            self._check_keys_among_merged()
+
+    def _check_keys_among_merged(self) -> None:
+        """Where whole blocks are merged, keys are picked among the tokens that are left."""
+        if self.merges_only_keys or self._keeps_more_keys or self.quota == "gain":
             raise ConfigError(
-                f"kv_ratio merges keys apart from queries, which needs scope='site', and scope is {self.scope!r}: "
-                f"leave kv_ratio out, or set scope='site'."
+                f"kv_ratio is {self.kv_ratio!r}, ratio {self.ratio!r}, quota {self.quota!r} and scope {self.scope!r}: "
+                f"where whole blocks are merged, keys are picked among the tokens that are left, which needs a ratio "
+                f"above 0, a kv_ratio above that, and quota='equal'. Change those, or set scope='site'."
             )
+
+    @property
+    def _keeps_more_keys(self) -> bool:
+        """Are fewer keys merged away than other tokens, as far as that can be told yet?"""
+        return not self.varies and self._numbers()[1] < self._numbers()[0]
+
+    @property
+    def _takes_whole_blocks(self) -> bool:
+        apart = self.keys_apart and (self.varies or self._keeps_more_keys or self.quota == "gain")
+        return super()._takes_whole_blocks and not apart
 
     def _check_ratio(self) -> None:
         if self.kv_ratio is None:

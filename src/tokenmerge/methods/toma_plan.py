@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,10 +53,16 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
             # The first k greedy picks are what choosing k would have given: one selection serves both ratios.
             fewer = picks if rows is not None else picks[..., : inside // regions.count]
             operators[kept] = _operator(config, unit, fewer, rows, regions, tokens.dtype, place.in_region_order)
+    return Operators(operators[layout.kept], keys_of(config, operators, layout), picks, gains)
+
+
+def keys_of(config: ToMA, operators: Mapping[int, LinearOperator | None], layout: Layout) -> LinearOperator | None:
+    """The operator for keys, of those by how many tokens they keep: one that picks, where keys are merged apart."""
     keys = operators[layout.kept_keys]
-    if keys is not None and layout.kept_keys != layout.kept:
-        keys = PickedOperator(**vars(keys))
-    return Operators(operators[layout.kept], keys, picks, gains)
+    if keys is None or layout.kept_keys == layout.kept:
+        return keys
+    keys = PickedOperator(**vars(keys))
+    return keys if config.merged_per == "site" else dataclasses.replace(keys, destinations=_among_merged(layout, keys))
 
 
 def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Place) -> tuple[Tensor, Tensor | None]:
@@ -132,6 +140,17 @@ def destinations_of(places: Tensor, regions: Regions, in_region_order: bool) -> 
         aside = torch.arange(inside, inside + regions.aside, device=places.device)
         places = torch.cat([places, aside.expand(places.shape[0], -1)], dim=1)
     return places if in_region_order else regions.order[places]
+
+
+def _among_merged(layout: Layout, keys: LinearOperator) -> Tensor:
+    """(B, K): which of the merged tokens are keys: the first picks of every region, and all that were set aside."""
+    assert keys.destinations is not None
+    assert layout.regions is not None
+    regions = layout.regions
+    merged = torch.arange(layout.kept, device=keys.destinations.device)
+    inside, aside = torch.split(merged, [layout.kept - regions.aside, regions.aside])
+    first = inside.view(regions.count, -1)[:, : (layout.kept_keys - regions.aside) // regions.count]
+    return torch.cat([first.flatten(), aside]).expand(keys.destinations.shape[0], -1)
 
 
 def _weights_in(regions: Regions, importance: Tensor) -> Tensor:

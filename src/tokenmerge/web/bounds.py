@@ -119,13 +119,14 @@ def read_sweep(methods: Sequence[str], ratios: Sequence[float | str]) -> list[tu
 def controls_of(method: str) -> dict[str, Any]:
     """The values that a method gives to the controls; None where it has no such option."""
     preset = METHODS[method].make()
-    return {name: getattr(preset, name, None) for name in METHOD_CONTROLS}
+    return {name: getattr(preset, name, None) for name in METHOD_CONTROLS} | {"scope": preset.merged_per}
 
 
 def settings_beyond(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the values that are not what the method has anyway, and that it takes at all."""
     preset = METHODS[method].make()
-    return {name: value for name, value in values.items() if hasattr(preset, name) and getattr(preset, name) != value}
+    has = {name: getattr(preset, name) for name in values if hasattr(preset, name)} | {"scope": preset.merged_per}
+    return {name: value for name, value in values.items() if name in has and has[name] != value}
 
 
 def _config(inputs: Inputs) -> MergeConfig:

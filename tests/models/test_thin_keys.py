@@ -1,0 +1,139 @@
+"""Fewer keys at whole steps: where they are thinned, that it is what `ToMA.keys` does, and where nothing is."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from checks import SCOPES, SMALL, key_lengths, root_of
+from tiny_models import TinyModel, made, tiny
+from torch import Tensor, nn
+
+import tokenmerge as tm
+from tokenmerge.errors import ConfigError
+from tokenmerge.thin_keys import thinned
+
+DETAIL: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), "detail_every": 2, **SMALL}
+FAMILIES = [tiny(name) for name in ("sd15", "sdxl", "pixart")]
+MERGED, WHOLE = 1000.0, 990.0  # the first step merges, the second runs whole
+
+
+def whole_step(model: nn.Module, what: TinyModel, grid: Any = None) -> Tensor:
+    """What the second step of a picture gives."""
+    grid = grid or what.grid(8, 8)
+    what.call(model, (1, 2), grid, MERGED)
+    return what.call(model, (1, 2), grid, WHOLE)
+
+
+@pytest.mark.parametrize("grid", [(8, 8), (6, 10), (1, 4, 8, 8)])
+def test_one_token_is_left_of_every_tile(grid: tuple[int, ...]) -> None:
+    kept = thinned(grid)
+    assert kept is not None
+    mask = torch.zeros(grid).flatten().index_fill(0, kept, 1).view(-1, grid[-2] // 2, 2, grid[-1] // 2, 2)
+    assert torch.equal(mask.sum(dim=(2, 4)), torch.ones(mask.shape[0], grid[-2] // 2, grid[-1] // 2))
+
+
+def test_tiles_that_do_not_divide_the_grid_leave_nothing_even() -> None:
+    assert thinned((7, 8)) is None
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("what", FAMILIES, ids=str)
+def test_a_whole_step_is_a_step_of_merged_keys(what: TinyModel, scope: Any) -> None:
+    """All queries and all of the MLP, and the keys that `ToMA.keys` would take: those of the finest level alone."""
+    model = made(what.build)
+    with tm.merged(model, dataclasses.replace(tm.ToMA.keys(), **SMALL)):
+        expected = whole_step(model, what)
+    before = whole_step(model, what)
+    assert not torch.allclose(expected, before, atol=1e-4)
+    with tm.merged(model, tm.ToMA(scope=scope, **DETAIL)):
+        torch.testing.assert_close(whole_step(model, what), expected)
+    assert torch.equal(whole_step(model, what), before)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_merged_steps_read_their_own_keys_before_and_after_it(scope: Any) -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    seen = []
+    with tm.merged(model, tm.ToMA(scope=scope, **DETAIL)):
+        for timestep in (MERGED, WHOLE, 980.0, 970.0):
+            with key_lengths() as keys:
+                what.call(model, (1,), grid, timestep)
+            seen.append(max(keys))
+    assert seen == [32, 16, 32, 16]
+
+
+def fused(model: Any) -> None:
+    model.fuse_qkv_projections()
+
+
+def perturbed(model: Any) -> None:
+    from diffusers.models.attention_processor import PAGIdentitySelfAttnProcessor2_0
+
+    for module in model.modules():
+        if hasattr(module, "attn1"):
+            module.attn1.set_processor(PAGIdentitySelfAttnProcessor2_0())
+
+
+@pytest.mark.parametrize(
+    ("options", "keep", "change"),
+    [
+        ({"thin_keys": False}, None, None),
+        ({}, torch.tensor([[1.0, 0.0], [0.0, 0.0]]), None),
+        ({"parts": ("cross", "mlp")}, None, None),
+        ({"detail_every": 0, "merge_every": 2}, None, None),
+        ({}, None, fused),
+        ({"proportional": False}, None, perturbed),
+    ],
+    ids=["switched off", "kept parts", "self left out", "resting", "fused", "perturbed"],
+)
+def test_whole_steps_stay_whole(options: dict[str, Any], keep: Tensor | None, change: Any) -> None:
+    what = tiny("sd15")
+    model = made(what.build)
+    if change is not None:
+        change(model)
+    before = whole_step(model, what)
+    with tm.merged(model, tm.ToMA(**{**DETAIL, **options}), keep=keep):
+        assert torch.equal(whole_step(model, what), before)
+
+
+def test_a_grid_of_odd_sides_stays_whole() -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    grid = what.grid(7, 9)
+    before = whole_step(model, what, grid)
+    with tm.merged(model, tm.ToMA(**DETAIL)):
+        assert torch.equal(whole_step(model, what, grid), before)
+
+
+def test_what_a_cache_keeps_is_left_alone() -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    with tm.merged(model, tm.ToMA(**DETAIL)):
+        root = root_of(model)
+        root.cached_parts = lambda: (root.stacks[0].blocks[0].parts[0].name,)  # type: ignore[method-assign]
+        whole_step(model, what)
+        assert [block.parts[0].thinned is None for block in root.stacks[0].blocks] == [True, False, False]
+
+
+def test_explain_counts_what_is_thinned() -> None:
+    model = made(tiny("pixart").build)
+    works = []
+    for thin in (True, False):
+        with tm.merged(model, tm.ToMA(thin_keys=thin, **DETAIL)) as handle:
+            explanation = handle.explain(size=(128, 128))
+        works.append(explanation.models[0].multiply_adds)
+        assert ("at a whole step" in str(explanation)) == thin
+    thinner, whole = works
+    assert thinner.whole < whole.whole == whole.unmerged
+    assert (thinner.steady, thinner.select) == (whole.steady, whole.select)
+    assert whole.average - thinner.average == pytest.approx((whole.whole - thinner.whole) / 2)
+
+
+def test_a_value_that_is_no_flag_is_refused() -> None:
+    with pytest.raises(ConfigError, match="thin_keys"):
+        tm.ToMA(thin_keys=0.5)  # type: ignore[arg-type]
