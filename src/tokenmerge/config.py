@@ -232,6 +232,10 @@ class MergeConfig:
             return self.scope
         return "stack" if self.whole_every and self._takes_whole_blocks else "site"
 
+    def with_scope(self, scope: Scope) -> Self:
+        """The same config with its scope decided."""
+        return dataclasses.replace(self, scope=scope)
+
     @property
     def _takes_whole_blocks(self) -> bool:
         """Do the options but for the scope allow that whole blocks are merged?"""

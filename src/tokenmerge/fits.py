@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from tokenmerge.config import MergeConfig
@@ -24,7 +23,7 @@ def suited(config: MergeConfig, stacks: list[Stack]) -> MergeConfig:
     """The config with a scope that a model with these stacks allows, where the choice was left to us."""
     if config.scope is not None:
         return config
-    return dataclasses.replace(config, scope="site" if _fixed_order(stacks) else config.merged_per)
+    return config.with_scope("site" if _fixed_order(stacks) else config.merged_per)
 
 
 def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:

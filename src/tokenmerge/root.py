@@ -8,7 +8,6 @@ the model and save_pretrained never sees them.
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import warnings
 from collections.abc import Hashable
@@ -174,10 +173,10 @@ class RootSite:
 
     def _follow_order(self, fixed: bool) -> None:
         """Merge around parts as long as calls need tokens in their order, where the choice of scope was left to us."""
-        scope = "site" if fixed and self._chooses_scope else self._suited.scope
+        scope = "site" if fixed and self._chooses_scope else self._suited.merged_per
         if scope == self.config.scope:
             return
-        self.config = dataclasses.replace(self.config, scope=scope)
+        self.config = self.config.with_scope(scope)
         self.plan.forget()
         for stack in self.stacks:
             for block in stack.blocks:

@@ -34,7 +34,7 @@ class Work(Clock):
 
 
 def test_where_everything_pays_the_config_stays_as_it_was(unet: nn.Module) -> None:
-    config = tm.ToMA(ratio=0.5)
+    config = tm.ToMA(ratio=0.5, scope="site")
     found = worthwhile(unet, config, SIZE, clock=Work())
     assert found.config == config
     assert [(row.tokens, row.blocks, row.part) for row in found.timings] == [
@@ -54,7 +54,7 @@ def test_times_are_those_of_the_block_unmerged_and_on_average_over_the_schedule(
 
 
 def test_a_part_that_costs_more_than_it_saves_is_left_alone(unet: nn.Module) -> None:
-    found = worthwhile(unet, tm.ToMA(ratio=0.5, region="global"), SIZE, clock=Work())
+    found = worthwhile(unet, tm.ToMA(ratio=0.5, region="global", scope="site"), SIZE, clock=Work())
     assert found.config.parts == ("self",)
     assert {row.part for row in found.timings if not row.worthwhile} == {"cross", "mlp"}
 
@@ -107,6 +107,14 @@ def test_what_cannot_be_timed_is_refused(unet: nn.Module) -> None:
 @pytest.mark.parametrize("steps", [{"detail_every": 3}, {"merge_every": 2}, {}])
 def test_steps_that_run_whole_are_kept_and_do_not_matter(unet: nn.Module, steps: dict[str, int]) -> None:
     plain = worthwhile(unet, tm.ToMA.plain(0.5), SIZE, clock=Work())
-    found = worthwhile(unet, tm.ToMA(ratio=0.5, **steps), SIZE, clock=Work())
+    config = tm.ToMA(ratio=0.5, scope="site", **steps)  # type: ignore[arg-type]
+    found = worthwhile(unet, config, SIZE, clock=Work())
     assert found.timings == plain.timings
-    assert found.config == tm.ToMA(ratio=0.5, **steps)
+    assert found.config == config
+
+
+def test_a_scope_left_open_is_timed_as_it_will_run_and_stays_open(unet: nn.Module) -> None:
+    found = worthwhile(unet, tm.ToMA(ratio=0.5), SIZE, clock=Work())
+    stack = worthwhile(unet, tm.ToMA(ratio=0.5, scope="stack"), SIZE, clock=Work())
+    assert found.timings == stack.timings
+    assert found.config == tm.ToMA(ratio=0.5)

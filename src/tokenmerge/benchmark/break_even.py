@@ -76,6 +76,7 @@ def worthwhile(
     if device.type == "meta":
         raise ConfigError("the model is on the meta device, where nothing takes time: load it with its weights.")
     # Steps that run whole save nothing, whatever is merged at the others.
+    given = config
     config = suited(config, family_of(model).stacks(model))  # first: without whole steps another scope would suit it
     every_step = dataclasses.replace(config, merge_every=1, detail_every=0)
     with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
@@ -97,7 +98,7 @@ def worthwhile(
         left_alone = {
             block.block.name for level in levels if level.site.stack.stack.name in losing for block in level.alike
         }
-        return Worthwhile(_narrowed(config, kinds, left_alone, root), timings)
+        return Worthwhile(_narrowed(given, kinds, left_alone, root), timings)
 
 
 class _Measure:

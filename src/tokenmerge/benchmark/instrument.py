@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.benchmark.timing import Stopwatch
-from tokenmerge.config import Layout, MergeConfig, Operator, Operators, Place
+from tokenmerge.config import Layout, MergeConfig, Operator, Operators, Place, Scope
 from tokenmerge.ops.regions import Regions
 
 
@@ -22,6 +22,9 @@ class TimedConfig:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._config, name)
+
+    def with_scope(self, scope: Scope) -> TimedConfig:
+        return type(self)(self._config.with_scope(scope), self._stopwatch)
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_at(grid, downsample=1)
