@@ -19,7 +19,7 @@ from tokenmerge.tiny_random import build_tiny_random
 CONFIGS: dict[str, tm.MergeConfig] = {
     "toma": tm.ToMA(detail_every=0, min_tokens=16),
     "toma-stack": tm.ToMA(scope="stack", min_tokens=16),
-    "toma-detail": tm.ToMA(detail_every=2, min_tokens=16),
+    "toma-detail": tm.ToMA(scope="site", detail_every=2, min_tokens=16),
     "toma-random": tm.ToMA(selector="random", min_tokens=16),
     "tomesd": tm.ToMeSD(min_tokens=16),
     "tofu": tm.ToFu(min_tokens=16),

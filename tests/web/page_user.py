@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -106,6 +106,19 @@ class PageUser:
     def wait_until(self, condition: str) -> None:
         """A condition in the browser's own language."""
         self.page.wait_for_function(f"() => {condition}")
+
+    def until(self, act: Callable[[], None], condition: str) -> None:
+        """Act, and once more if nothing comes of it: a click on what is just being drawn anew is lost."""
+        from playwright.sync_api import TimeoutError as NothingCame
+
+        for _ in range(3):
+            act()
+            try:
+                self.page.wait_for_function(f"() => {condition}", timeout=20_000)
+            except NothingCame:
+                continue
+            return
+        self.wait_until(condition)
 
     def overflow(self) -> int:
         """By how many pixels the page is wider than the window."""

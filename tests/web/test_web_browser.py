@@ -122,9 +122,13 @@ def test_looking_inside(user: PageUser) -> None:
     assert "tokens are merged" in user.page.locator("#about-token").inner_text()
 
     # Another token: clicked, then by its row.
-    box = user.page.locator("#merges img").bounding_box()
-    user.page.locator("#merges img").click(position={"x": box["width"] * 0.99, "y": box["height"] * 0.01})
-    user.wait_until("document.querySelector('#about-token').innerText.includes('row 0, column 15 ')")
+    drawing = user.page.locator("#merges img")
+    box = drawing.bounding_box()
+    corner = {"x": box["width"] * 0.99, "y": box["height"] * 0.01}
+    user.until(
+        lambda: drawing.click(position=corner),
+        "document.querySelector('#about-token').innerText.includes('row 0, column 15 ')",
+    )
     user.type_into("#row input", "5")
     user.wait_until("document.querySelector('#about-token').innerText.includes('row 5, column 15 ')")
     user.type_into("#row input", "99")
