@@ -75,9 +75,9 @@ def worthwhile(
     device = next(model.parameters()).device
     if device.type == "meta":
         raise ConfigError("the model is on the meta device, where nothing takes time: load it with its weights.")
-    # Steps that run whole save nothing, whatever is merged at the others.
     given = config
     config = suited(config, family_of(model).stacks(model))  # first: without whole steps another scope would suit it
+    # Steps that run whole save nothing, whatever is merged at the others.
     every_step = dataclasses.replace(config, merge_every=1, detail_every=0)
     with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
         root = root_site_of(model)
