@@ -107,6 +107,8 @@ class BlockSite:
         begins = self.first_of_run or stack.apart
         tokens = tokens_of(args, kwargs)
         self._refuse_too_few(tokens)
+        if stack.around:
+            return None
         if self.lends:
             if scope == "block" or (scope == "stack" and begins):
                 stack.entered_whole = stack.pieces(tokens, stack.tokens)[1]
@@ -132,7 +134,7 @@ class BlockSite:
             )
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
-        if not self.active and not self.lends:
+        if self.stack.around or not (self.active or self.lends):
             return None
         stack = self.stack
         ends = self.last_of_run or stack.apart
@@ -178,16 +180,30 @@ class BlockSite:
         root = self.stack.root
         previous = None if due.select_due else due.operators
         assert self.layout is not None
-        place = self.place
-        if self.stack.importance is not None:
-            place = Place(
-                place.name, place.index, place.count, place.in_region_order, place.one_for_batch, self.stack.importance
-            )
+        at = self.place
+        place = Place(
+            at.name, at.index, at.count, at.in_region_order, at.one_for_batch, self.stack.importance, root.draw
+        )
         with _in_full_precision(signal.device):
             due.operators = root.config.plan(signal, self.layout, place, previous)
         if not torch.compiler.is_compiling():
             root.count_refresh(selected=previous is None)
         due.select_due = due.weights_due = False
+
+    def merge_whole(self, grid: Tensor) -> Tensor:
+        """Merge the grid's tokens for the whole stack that begins here, with a new plan where that is due."""
+        if self.refresh_due:
+            self.refresh(grid)
+        queries = self.operators.queries
+        assert queries is not None
+        merged = queries.merge(grid)
+        self._note_seen(merged)
+        return merged
+
+    def _note_seen(self, tokens: Tensor) -> None:
+        if not torch.compiler.is_compiling():
+            for part in self.parts:
+                part.seen = tokens.shape[1]
 
     def _merge(self, tokens: Tensor) -> Tensor:
         queries = self.operators.queries
@@ -197,9 +213,7 @@ class BlockSite:
         # Kept until the run ends, so that what merging blurred stays sharp: x + U(T(Mx) - Mx).
         self.stack.entered = grid, merged
         tokens = joined(before, merged, behind)
-        if not torch.compiler.is_compiling():
-            for part in self.parts:
-                part.seen = tokens.shape[1]
+        self._note_seen(tokens)
         return tokens
 
     def _unmerge(self, output: Tensor) -> Tensor:

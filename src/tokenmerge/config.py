@@ -84,6 +84,7 @@ class Place:
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
     # (B, N) or (1, N), in the order of the grid: how many tokens each counts as when destinations are chosen.
     importance: Tensor | None = None
+    draw: Tensor | None = None  # () the step, for methods that draw tokens anew at each (see `MergeConfig.redraws`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +225,11 @@ class MergeConfig:
     def whole_every(self) -> int:
         """Steps from one that runs whole for its detail to the next; 0 where none does."""
         return self.detail_every or 0
+
+    @property
+    def redraws(self) -> bool:
+        """Are destinations drawn at random, other ones for each choice of them?"""
+        return False
 
     @property
     def merged_per(self) -> Scope:

@@ -56,6 +56,7 @@ class RootSite:
         self.last_call: tuple[Args, Kwargs] | None = None
         self.calls = self.selections = self.weightings = 0
         self.merged_calls = self.whole_calls = 0  # of those that came to their end
+        self.draw: Tensor | None = None  # () the step, where tokens are drawn at random: a number would compile anew
         self.progress = 0.0  # through the generation, at this call
         self.fixed_progress: float | None = None  # set to explain what happens there, where no timestep says it
         self.resting = False  # this step runs whole, because of merge_every or detail_every
@@ -166,8 +167,10 @@ class RootSite:
         self.lends = self.config.whole_every > 0 and self.plan.step % self.config.whole_every == 1
         self.resting = self.lends or self.plan.step % self.config.merge_every != 0
         self._read_ratios()
+        inputs = given_argument(argument_names(self.model), args, kwargs, argument_names(self.model)[0])
+        if self.config.redraws:
+            self.draw = torch.full((), self.plan.step, device=inputs.device)
         if self.guidance is not None and self.fixed_progress is None:
-            inputs = given_argument(argument_names(self.model), args, kwargs, argument_names(self.model)[0])
             self.guidance.begin_call(self.plan.step, self.plan.branch, inputs)
         self.last_call = self._for_counting(args, kwargs)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from tokenmerge.around_site import AroundSite
 from tokenmerge.block_site import BlockSite
 from tokenmerge.caches import CACHE
 from tokenmerge.config import CannotMerge, Layout, MergeConfig, Place
@@ -19,7 +20,7 @@ from tokenmerge.keep import has_grey, mask_on_grid, weights_of
 from tokenmerge.models.base import Part, Stack
 from tokenmerge.ops.regions import Regions
 from tokenmerge.plan import Memory
-from tokenmerge.thin_keys import thinned
+from tokenmerge.thin_keys import key_distance, thinned
 
 if TYPE_CHECKING:
     from tokenmerge.root import RootSite
@@ -42,17 +43,21 @@ class StackSite:
         self.mask_weights: Tensor | None = None  # (1, N) where the user's mask is neither black nor white
         self.importance: Tensor | None = None  # (B, N) or (1, N) at this call
         self.apart = False  # each block gives back all its tokens, because it cannot count on its neighbours
+        self.around = False  # merged once around the owner, not at the first and the last block of a run
+        self._around_site = AroundSite(self)
         self._settled_for: Hashable = None
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
         self._handles = [self.stack.owner.register_forward_pre_hook(self.enter, with_kwargs=True)]
+        self._around_site.attach()
         for block in self.blocks:
             block.attach()
 
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
+        self._around_site.detach()
         self.entered = self.entered_whole = self.importance = None
         for block in self.blocks:
             block.detach()
@@ -116,6 +121,8 @@ class StackSite:
             block.active = block.layout is not None and not self.root.resting
             block.lends = block.layout is not None and self.root.lends
             self._join_run(block)
+        self.around = self._can_merge_around()
+        for block in self.blocks:
             if block.layout is not None:
                 block.layout = block.layout.to(device)
                 run = block.block.name if block.first_of_run else run
@@ -134,6 +141,19 @@ class StackSite:
                     f"{CACHE}, so that signal={self.root.config.signal!r} is not there to make plans from: use "
                     f"signal='hidden'."
                 )
+
+    @property
+    def first(self) -> BlockSite:
+        return self.blocks[0]
+
+    def _can_merge_around(self) -> bool:
+        """Is all of the stack one run, and is nothing needed of its blocks but what the owner gives?"""
+        config = self.root.config
+        if self.stack.norm is None or config.scope != "stack" or self.apart or config.signal != "hidden":
+            return False
+        return len(self.blocks) == len(self.stack.blocks) and all(
+            block.layout is not None and block.run_first is self.first for block in self.blocks
+        )
 
     @property
     def layout(self) -> Layout | None:
@@ -190,7 +210,8 @@ class StackSite:
         """Keep what a block gives, if it makes plans from it: the first of a group does, for all of them."""
         block.group.leader = block.group.leader or block.block.name
         if self.root.config.whole_every:
-            block.detail = self._detail(block.block.name)
+            # What the owner gives is not what its blocks give.
+            block.detail = self._detail("around" if self.around else "block", block.block.name)
             for part in block.parts:
                 part.details = {position: self._detail(part.name, position) for position in part.part.outputs}
         if self.root.config.signal != "previous" or block.group.leader != block.block.name:
@@ -216,9 +237,10 @@ class StackSite:
 
     def _thinned(self, grid: tuple[int, ...], device: torch.device) -> Tensor | None:
         """Which tokens self-attention reads at a whole step; None where it reads all."""
-        if not self.root.config.thin_keys or self.stack.downsample > 1 or self.root.keep is not None:
+        if not self.root.config.thin_keys or self.root.keep is not None:
             return None
-        keys = thinned(grid)
+        coarsest = max(site.stack.downsample for site in self.root.stacks)
+        keys = thinned(grid, key_distance(self.stack.downsample, coarsest))
         return None if keys is None else keys.to(device)
 
     def _group_key(self, block: BlockSite, run: str, grid: tuple[int, ...]) -> Hashable:

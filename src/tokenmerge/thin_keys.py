@@ -1,7 +1,8 @@
 """Fewer keys at the steps that run whole for their detail.
 
-What such a step is run for is what each token gives, and in a UNet that hardly changes where self-attention on the
-finest level reads one key of every 2 x 2 tile (docs/quality.md, `ToMA.keys`). There it is most of what a step costs.
+What such a step is run for is what each token gives, and in a UNet that hardly changes where self-attention on its
+fine levels reads few keys (docs/quality.md, `ToMA.keys`): the whole picture is seen on its coarser levels anyway. There
+it is most of what a step costs.
 """
 
 from __future__ import annotations
@@ -14,17 +15,33 @@ from torch import Tensor
 from tokenmerge.ops.regions import regions_of
 from tokenmerge.ops.selection import select_random
 
+# Keys lie as far apart as tokens two levels below the finest, where a model has so many; one below in any other.
+FARTHEST, NEAREST = 4, 2
+
+
+def key_distance(downsample: int, coarsest: int) -> int:
+    """Tokens a side, on one level, of the tile that one key is read of.
+
+    downsample, coarsest: how much coarser its grid, and the coarsest in the model, are than the finest.
+
+    >>> [key_distance(level, coarsest=8) for level in (1, 2, 4, 8)]
+    [4, 2, 1, 1]
+    """
+    return max(1, max(NEAREST, min(FARTHEST, coarsest)) // downsample)
+
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what is kept must serve training too
-def thinned(grid: tuple[int, ...]) -> Tensor | None:
-    """(K,): tokens of the grid, one drawn from every 2 x 2 tile; None where those do not divide it.
+def thinned(grid: tuple[int, ...], side: int) -> Tensor | None:
+    """(K,): tokens of the grid, one drawn from every tile; None where those do not divide it, nor smaller ones.
 
     All stand for as many, so that attention needs no weights for them.
     """
-    regions = regions_of(grid, (*[1] * (len(grid) - 2), 2, 2))
-    if regions.padded:
+    while side > 1 and (grid[-1] % side or grid[-2] % side):
+        side //= 2
+    if side <= 1:
         return None
+    regions = regions_of(grid, (*[1] * (len(grid) - 2), side, side))
     available = torch.ones(regions.count, regions.size, dtype=torch.bool)
     picks = select_random(available.unsqueeze(0), 1, available)[0]  # (R, 1)
     return regions.order.view(regions.count, regions.size).gather(1, picks).flatten()

@@ -12,11 +12,14 @@ from tiny_models import TinyModel, made, tiny
 from torch import Tensor, nn
 
 import tokenmerge as tm
+from tokenmerge import architectures
 from tokenmerge.errors import ConfigError
-from tokenmerge.thin_keys import thinned
+from tokenmerge.models import family_of
+from tokenmerge.thin_keys import key_distance, thinned
 
 DETAIL: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), "detail_every": 2, **SMALL}
 FAMILIES = [tiny(name) for name in ("sd15", "sdxl", "pixart")]
+COARSEST = {"sd15": 8, "sdxl": 2, "pixart": 1}
 MERGED, WHOLE = 1000.0, 990.0  # the first step merges, the second runs whole
 
 
@@ -27,16 +30,30 @@ def whole_step(model: nn.Module, what: TinyModel, grid: Any = None) -> Tensor:
     return what.call(model, (1, 2), grid, WHOLE)
 
 
-@pytest.mark.parametrize("grid", [(8, 8), (6, 10), (1, 4, 8, 8)])
-def test_one_token_is_left_of_every_tile(grid: tuple[int, ...]) -> None:
-    kept = thinned(grid)
+@pytest.mark.parametrize(
+    ("grid", "side", "fits"),
+    [((8, 8), 2, 2), ((6, 10), 2, 2), ((1, 4, 8, 8), 2, 2), ((8, 12), 4, 4), ((2, 8, 4), 4, 4), ((6, 8), 4, 2)],
+)
+def test_one_token_is_left_of_every_tile_that_divides_the_grid(grid: tuple[int, ...], side: int, fits: int) -> None:
+    kept = thinned(grid, side)
     assert kept is not None
-    mask = torch.zeros(grid).flatten().index_fill(0, kept, 1).view(-1, grid[-2] // 2, 2, grid[-1] // 2, 2)
-    assert torch.equal(mask.sum(dim=(2, 4)), torch.ones(mask.shape[0], grid[-2] // 2, grid[-1] // 2))
+    rows, columns = grid[-2] // fits, grid[-1] // fits
+    mask = torch.zeros(grid).flatten().index_fill(0, kept, 1).view(-1, rows, fits, columns, fits)
+    assert torch.equal(mask.sum(dim=(2, 4)), torch.ones(mask.shape[0], rows, columns))
 
 
-def test_tiles_that_do_not_divide_the_grid_leave_nothing_even() -> None:
-    assert thinned((7, 8)) is None
+@pytest.mark.parametrize(("grid", "side"), [((7, 8), 2), ((8, 9), 4), ((8, 8), 1)])
+def test_tiles_that_do_not_divide_the_grid_leave_nothing_even(grid: tuple[int, ...], side: int) -> None:
+    assert thinned(grid, side) is None
+
+
+def test_keys_lie_as_far_apart_as_tokens_two_levels_down() -> None:
+    """On each level of Stable Diffusion 1.5; half as far in SDXL and PixArt, which have two levels and one."""
+    distances = {name: [key_distance(level, coarsest) for level in (1, 2, 4, 8)] for name, coarsest in COARSEST.items()}
+    assert distances == {"sd15": [4, 2, 1, 1], "sdxl": [2, 1, 1, 1], "pixart": [2, 1, 1, 1]}
+    for name, coarsest in COARSEST.items():
+        model = architectures.build(name)
+        assert max(stack.downsample for stack in family_of(model).stacks(model)) == coarsest
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -44,7 +61,8 @@ def test_tiles_that_do_not_divide_the_grid_leave_nothing_even() -> None:
 def test_a_whole_step_is_a_step_of_merged_keys(what: TinyModel, scope: Any) -> None:
     """All queries and all of the MLP, and the keys that `ToMA.keys` would take: those of the finest level alone."""
     model = made(what.build)
-    with tm.merged(model, dataclasses.replace(tm.ToMA.keys(), **SMALL)):
+    first_draw = dataclasses.replace(tm.ToMA.keys(), select_every=5, weights_every=5, **SMALL)
+    with tm.merged(model, first_draw):
         expected = whole_step(model, what)
     before = whole_step(model, what)
     assert not torch.allclose(expected, before, atol=1e-4)

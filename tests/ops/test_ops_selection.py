@@ -136,3 +136,14 @@ def test_grid_takes_even_distances():
 def test_random_differs_between_regions():
     picks = select_random(torch.zeros(1, 6, 32, 32), 8, torch.ones(6, 32, dtype=torch.bool))
     assert len({tuple(region) for region in picks[0].tolist()}) == 6
+
+
+def test_random_differs_between_draws_and_is_the_same_for_one():
+    available = torch.ones(64, 4, dtype=torch.bool)
+    draws = [select_random(torch.zeros(1, 64, 4, 4), 1, available, draw).flatten() for draw in range(50)]
+    assert torch.equal(draws[3], select_random(torch.zeros(1, 64, 4, 4), 1, available, torch.tensor(3)).flatten())
+    assert len({tuple(draw.tolist()) for draw in draws}) == 50
+    # Every place of every region has its turn, none much more often than another.
+    counts = torch.nn.functional.one_hot(torch.stack(draws), 4).sum(dim=0)
+    assert counts.min() >= 1
+    assert counts.sum(dim=0).float().div(64 * 50).sub(0.25).abs().max() < 0.03

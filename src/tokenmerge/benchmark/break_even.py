@@ -14,7 +14,7 @@ from tqdm import tqdm
 from tokenmerge.api import denoisers_of, merged
 from tokenmerge.benchmark.timing import Clock
 from tokenmerge.block_site import BlockSite
-from tokenmerge.config import MergeConfig
+from tokenmerge.config import MergeConfig, Scope
 from tokenmerge.errors import ConfigError, NothingMergedError
 from tokenmerge.fits import suited
 from tokenmerge.hooked import Args, Kwargs, tokens_of
@@ -77,8 +77,9 @@ def worthwhile(
         raise ConfigError("the model is on the meta device, where nothing takes time: load it with its weights.")
     given = config
     config = suited(config, family_of(model).stacks(model))  # first: without whole steps another scope would suit it
-    # Steps that run whole save nothing, whatever is merged at the others.
-    every_step = dataclasses.replace(config, merge_every=1, detail_every=0)
+    # Steps that run whole save nothing, whatever is merged at the others. A block by itself is a stack of one.
+    scope: Scope = "site" if config.merged_per == "site" else "block"
+    every_step = dataclasses.replace(config, merge_every=1, detail_every=0, scope=scope)
     with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
         root = root_site_of(model)
         assert root is not None

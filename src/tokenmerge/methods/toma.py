@@ -104,12 +104,21 @@ class ToMA(MergeConfig):
 
     @classmethod
     def keys(cls, ratio: float = 0.75) -> ToMA:
-        """Only keys and values of self-attention on the finest level: of each 2 x 2 tile one, drawn at random.
+        """Only keys and values of self-attention on the finest level: of each 2 x 2 tile one, drawn anew at every step.
 
         For Stable Diffusion UNets and PixArt. Hardly to be seen, and as fast as self-attention is slow: most on small
         models and large images.
         """
-        return cls(ratio=0, kv_ratio=ratio, parts=("self",), tile=(2, 2), selector="random", max_downsample=1)
+        return cls(
+            ratio=0,
+            kv_ratio=ratio,
+            parts=("self",),
+            tile=(2, 2),
+            selector="random",
+            max_downsample=1,
+            select_every=1,
+            weights_every=1,
+        )
 
     @classmethod
     def plain(cls, ratio: float = 0.5, scope: Scope = "site") -> ToMA:
@@ -216,6 +225,10 @@ class ToMA(MergeConfig):
     @property
     def weighs_tokens(self) -> bool:
         return self.selector not in ("random", "grid")
+
+    @property
+    def redraws(self) -> bool:
+        return self.selector == "random"
 
     @property
     def watches_guidance(self) -> bool:

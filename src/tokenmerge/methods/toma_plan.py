@@ -21,7 +21,7 @@ from tokenmerge.ops.attention_merge import (
     unmerge_by_transpose,
 )
 from tokenmerge.ops.regions import Regions
-from tokenmerge.ops.selection import SELECTORS, facility_location, most_gaining
+from tokenmerge.ops.selection import SELECTORS, facility_location, most_gaining, select_random
 from tokenmerge.ops.similarity import cosine_similarity, unit_tokens
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Pla
         picks = config.selector(similarity, count, available)
         _check_picks(picks, (*similarity.shape[:2], count), similarity.shape[2])
         picks = picks.to(similarity.device)  # where a function builds its indices is not ours to choose
+    elif config.redraws and place.draw is not None:
+        picks = select_random(similarity, count, available, place.draw)
     else:
         picks = SELECTORS[config.selector](similarity, count, available)
     return picks.expand(unit.shape[0], -1, -1), None

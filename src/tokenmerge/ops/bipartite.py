@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tokenmerge.ops.draws import scrambled
+
 # Similarities held at a time, 256 MB of them: large images have far more, and need not have them all at once.
 MOST_SCORES = 2**26
 
@@ -50,7 +52,7 @@ def split_tokens(
         cells = cells[:, _spread_order(cell)]
     else:
         slots = torch.arange(cells.numel(), device=device).view_as(cells)
-        cells = cells.gather(1, _scrambled(slots, draw).argsort(dim=1, stable=True))
+        cells = cells.gather(1, scrambled(slots, draw).argsort(dim=1, stable=True))
     destinations = cells[:, :per_cell].flatten()
     sources = torch.cat([cells[:, per_cell:].flatten(), edge])
     return sources, destinations
@@ -212,15 +214,3 @@ def _coordinates(slot: int, cell: tuple[int, ...]) -> tuple[int, ...]:
 def _distance_around(one: tuple[int, ...], other: tuple[int, ...], cell: tuple[int, ...]) -> int:
     apart = [abs(a - b) for a, b in zip(one, other, strict=True)]
     return sum(min(gap, side - gap) ** 2 for gap, side in zip(apart, cell, strict=True))
-
-
-def _scrambled(numbers: Tensor, draw: int) -> Tensor:
-    """Random-looking numbers below 2**32, one for each of `numbers` and its own set for each draw.
-
-    A hash and no generator: nothing to carry from call to call, and the same on every device.
-    """
-    key = (draw * 0x9E3779B1 + 0x85EBCA77) & 0xFFFFFFFF
-    mixed = (numbers * 0x9E3779B1 + key) & 0xFFFFFFFF
-    for multiplier, shift in ((0x7FEB352D, 16), (0x846CA68B, 15), (0x7FEB352D, 16)):
-        mixed = ((mixed ^ (mixed >> shift)) * multiplier) & 0xFFFFFFFF
-    return mixed ^ (mixed >> 16)

@@ -18,6 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tokenmerge.ops.draws import scrambled
+
 Selector = Callable[[Tensor, int, Tensor], Tensor]
 
 
@@ -93,12 +95,11 @@ def _(similarity: Tensor, count: int, available: Tensor) -> tuple[Tensor, Tensor
     return gains.to(torch.long), gains
 
 
-def select_random(similarity: Tensor, count: int, available: Tensor) -> Tensor:
-    """Destinations drawn at random, the same ones for every sample and call: the paper's weakest baseline."""
-    generator = torch.Generator().manual_seed(available.numel() * 1_000_003 + count)
-    score = torch.rand(available.shape, generator=generator).to(similarity.device)
-    picks = score.masked_fill(~available, -1.0).topk(count, dim=-1).indices
-    return picks.expand(similarity.shape[0], -1, -1)
+def select_random(similarity: Tensor, count: int, available: Tensor, draw: int | Tensor = 0) -> Tensor:
+    """Destinations drawn at random, the same ones for every sample, and for every call with the same `draw`."""
+    places = torch.arange(available.numel(), device=similarity.device).view(available.shape)
+    score = scrambled(places, draw).masked_fill(~available.to(similarity.device), -1)
+    return score.topk(count, dim=-1).indices.expand(similarity.shape[0], -1, -1)
 
 
 def select_grid(similarity: Tensor, count: int, available: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from tokenmerge.evaluation.figures.overlap import overlaps, recorded_destination
 from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.root import RootSite
+from tokenmerge.stack_site import StackSite
 from tokenmerge.web.bounds import Request
 from tokenmerge.web.stages import stages_of, timed_merging
 
@@ -167,6 +168,8 @@ class _Recorder:
                 # Before the block's own hook tokens are all there; after it its operators are.
                 handles.append(module.register_forward_pre_hook(self._seeing(block), with_kwargs=True, prepend=True))
                 handles.append(module.register_forward_pre_hook(self._merging(block)))
+            if stack.stack.norm is not None and stack.blocks:
+                handles.append(stack.stack.norm.register_forward_hook(self._seeing_image(stack), prepend=True))
         try:
             yield
         finally:
@@ -175,19 +178,34 @@ class _Recorder:
 
     def _seeing(self, block: BlockSite) -> Any:
         def see(module: nn.Module, args: Any, kwargs: Any) -> None:
-            begin = time.perf_counter()
             stack = block.stack
             tokens: Tensor = args[0] if args else kwargs["hidden_states"]
-            grid = stack.grid or ()
-            if self._wanted(block) and len(grid) == 2 and tokens.shape[1] >= stack.tokens:
-                own = stack.pieces(tokens, stack.tokens)[1][-1].detach().float().cpu()
+            if self._wanted(block) and tokens.shape[1] >= stack.tokens:
+                own = stack.pieces(tokens, stack.tokens)[1]
                 if stack.reorders and not (block.first_of_run or stack.apart):
-                    own = stack.regions.scatter(own.unsqueeze(0))[0]
-                self.clusters[block.block.name, self.root.plan.step] = kmeans(own, CLUSTERS).numpy()
-                self.grids[block.block.name] = grid[0], grid[1]
-            self.aside += time.perf_counter() - begin
+                    own = stack.regions.scatter(own)
+                self._cluster(block, own)
 
         return see
+
+    def _seeing_image(self, stack: StackSite) -> Any:
+        """Where a stack is merged before its first block."""
+
+        def see(module: nn.Module, args: Any, image: Tensor) -> None:
+            if stack.around and self._wanted(stack.first):
+                self._cluster(stack.first, image.flatten(2).transpose(1, 2))
+
+        return see
+
+    def _cluster(self, block: BlockSite, tokens: Tensor) -> None:
+        begin = time.perf_counter()
+        grid = block.stack.grid or ()
+        if len(grid) == 2:
+            self.clusters[block.block.name, self.root.plan.step] = kmeans(
+                tokens[-1].detach().float().cpu(), CLUSTERS
+            ).numpy()
+            self.grids[block.block.name] = grid[0], grid[1]
+        self.aside += time.perf_counter() - begin
 
     def _merging(self, block: BlockSite) -> Any:
         def note(module: nn.Module, args: Any) -> None:

@@ -24,7 +24,7 @@ from tiny_models.video import hunyuan_inputs, hunyuan_video, ltx, ltx_inputs, wa
 __all__ = ["DIFFUSERS", "TINY_MODELS", "TinyModel", "made", "per_sample", "prompt", "tiny"]
 
 ALL_TINY_MODELS = [
-    TinyModel("sd15", sd15_unet, unet_inputs, own_keys=True, makes_tokens=("proj_in",)),
+    TinyModel("sd15", sd15_unet, unet_inputs, own_keys=True, makes_tokens=("norm",)),
     TinyModel("sdxl", sdxl_unet, sdxl_inputs, own_keys=True),
     TinyModel("pixart", pixart, pixart_inputs, own_keys=True, makes_tokens=("pos_embed",)),
     TinyModel("flux", flux, flux_inputs, text=5, makes_tokens=("x_embedder",), makes_positions=("pos_embed",)),

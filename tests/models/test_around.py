@@ -1,0 +1,185 @@
+"""Merging once around a transformer of a UNet: its projections run on merged tokens, its norm and its sum on all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from checks import TILES, count_hooks, root_of
+from tiny_models import TinyModel, made, tiny
+from torch import Tensor, nn
+
+import tokenmerge as tm
+
+STACK = dataclasses.replace(TILES, scope="stack")
+UNETS = [tiny("sd15"), tiny("sdxl")]  # with projections that are convolutions, and linear ones
+
+
+def transformers(model: nn.Module) -> list[Any]:
+    return [stack.stack.owner for stack in root_of(model).stacks]
+
+
+@contextmanager
+def seen(modules: list[nn.Module]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """What goes into each of the modules and comes out, hooks of others included."""
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        calls.append((args[0] if args else kwargs["hidden_states"], output[0] if isinstance(output, tuple) else output))
+
+    handles = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
+    yield calls
+    for handle in handles:
+        handle.remove()
+
+
+def tokens_in(tensor: Tensor) -> int:
+    return tensor.shape[1] if tensor.dim() == 3 else tensor.shape[-2] * tensor.shape[-1]
+
+
+def by_hand(owner: Any, image: Tensor, operator: Any, text: Tensor, order: Any) -> Tensor:
+    """x + U out(blocks(in(M norm(x))))"""
+    normed = order.gather(owner.norm(image).flatten(2).transpose(1, 2))
+    tokens = operator.merge(normed)
+    linear = isinstance(owner.proj_in, nn.Linear)
+    tokens = owner.proj_in(tokens) if linear else _as_image(owner.proj_in, tokens)
+    for block in owner.transformer_blocks:
+        tokens = block(tokens, encoder_hidden_states=text)
+    tokens = owner.proj_out(tokens) if linear else _as_image(owner.proj_out, tokens)
+    added = order.scatter(operator.unmerge(tokens))
+    return image + added.transpose(1, 2).reshape(image.shape)
+
+
+def _as_image(convolution: nn.Module, tokens: Tensor) -> Tensor:
+    out: Tensor = convolution(tokens.transpose(1, 2)[..., None])
+    return out[..., 0].transpose(1, 2)
+
+
+@pytest.mark.parametrize("what", UNETS, ids=str)
+@torch.no_grad()
+def test_it_is_what_it_says(what: TinyModel) -> None:
+    """Every transformer gives what its own modules give by hand, with the operators of its plan."""
+    model = made(what.build)
+    config = dataclasses.replace(STACK, proportional=False)
+    with tm.merged(model, config):
+        root = root_of(model)
+        owners = transformers(model)
+        images: list[Tensor] = []
+        handles = [
+            owner.register_forward_pre_hook(
+                lambda _, args, kwargs: images.append(args[0]), prepend=True, with_kwargs=True
+            )
+            for owner in owners
+        ]
+        with seen(owners) as calls:
+            what.call(model, (1, 2), what.grid(8, 8))
+        for handle in handles:
+            handle.remove()
+        operators = [stack.first.operators.queries if stack.around else None for stack in root.stacks]
+        orders = [stack.regions if stack.around else None for stack in root.stacks]
+    assert any(operators)
+    text = what.inputs((1, 2), what.grid(8, 8))["encoder_hidden_states"]
+    for owner, image, (_, given), operator, order in zip(owners, images, calls, operators, orders, strict=True):
+        if operator is not None:
+            torch.testing.assert_close(given, by_hand(owner, image, operator, text, order), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "merged"),
+    [
+        ({}, True),
+        ({"scope": "block"}, False),
+        ({"scope": "site"}, False),
+        ({"signal": "previous"}, False),  # which is what blocks give
+        ({"skip_blocks": ("down_blocks.*.transformer_blocks.0",)}, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("what", UNETS, ids=str)
+def test_projections_run_on_merged_tokens_where_all_of_a_stack_is_merged_at_once(
+    what: TinyModel, options: dict[str, Any], merged: bool
+) -> None:
+    model = made(what.build)
+    with tm.merged(model, dataclasses.replace(STACK, **options)):
+        stacks = [stack.stack for stack in root_of(model).stacks]
+        owners: list[Any] = [stack.owner for stack in stacks if stack.name.startswith("down_blocks")]
+        into, out, norms = ([getattr(owner, name) for owner in owners] for name in ("proj_in", "proj_out", "norm"))
+        with seen(into) as entering, seen(out) as leaving, seen(norms) as normed:
+            what.call(model, (1, 2), what.grid(8, 8))
+    assert len(entering) == len(leaving) == len(normed) == len(owners) > 0
+    for (image, _), (first, _), (last, _) in zip(normed, entering, leaving, strict=True):
+        whole = tokens_in(image)
+        assert whole in (64, 16)
+        assert tokens_in(first) == tokens_in(last) == (whole // 2 if merged else whole)
+
+
+def test_blocks_by_themselves_where_each_runs_again_in_the_backward_pass() -> None:
+    what = UNETS[0]
+    model: Any = made(what.build)
+    model.enable_gradient_checkpointing()
+    model.train()
+    inputs = what.inputs((1,), what.grid(8, 8))
+    with tm.merged(model, STACK):
+        model(**inputs, return_dict=False)[0].sum().backward()
+        assert not any(stack.around for stack in root_of(model).stacks)
+        what.call(model, (1,), what.grid(8, 8))  # without gradients nothing runs again
+        assert any(stack.around for stack in root_of(model).stacks)
+
+
+@pytest.mark.parametrize("what", UNETS, ids=str)
+def test_an_error_on_the_way_leaves_nothing_behind(what: TinyModel) -> None:
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    before = what.call(model, (1, 2), grid)
+    hooks = count_hooks(model)
+    with tm.merged(model, STACK) as handle:
+        expected = what.call(model, (1, 2), grid)
+        handle.reset()
+        broken = root_of(model).stacks[0].blocks[0].block.module.register_forward_hook(_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            what.call(model, (1, 2), grid)
+        broken.remove()
+        handle.reset()
+        assert torch.equal(what.call(model, (1, 2), grid), expected)
+    assert torch.equal(what.call(model, (1, 2), grid), before)
+    assert count_hooks(model) == hooks
+
+
+def _interrupt(module: nn.Module, args: Any, output: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("what", UNETS, ids=str)
+def test_detail_is_what_the_whole_transformer_added(what: TinyModel) -> None:
+    """A step after a whole one with the same input: what is common is M's, and the rest is as the whole step had it."""
+    model = made(what.build)
+    config = dataclasses.replace(STACK, detail_every=3, thin_keys=False)
+    with tm.merged(model, config):
+        root = root_of(model)
+        with seen(transformers(model)) as calls:
+            for timestep in (1000.0, 990.0):
+                what.call(model, (1, 2), what.grid(8, 8), timestep)
+        images, outputs = zip(*calls[len(root.stacks) :], strict=True)
+        for stack, image, output in zip(root.stacks, images, outputs, strict=True):
+            if not stack.around:
+                continue
+            detail = stack.first.detail
+            assert detail is not None
+            added = (output - image).flatten(2).transpose(1, 2)
+            torch.testing.assert_close(detail.current.output, stack.in_order(added))
+
+
+@pytest.mark.parametrize("scope", ["stack", "site"])
+def test_gradients_reach_all_of_the_image(scope: Any) -> None:
+    what = UNETS[0]
+    model = made(what.build)
+    inputs = what.inputs((1,), what.grid(8, 8))
+    inputs["sample"].requires_grad_(True)
+    with tm.merged(model, dataclasses.replace(TILES, scope=scope)):
+        model(**inputs, return_dict=False)[0].square().sum().backward()
+    assert inputs["sample"].grad is not None
+    assert (inputs["sample"].grad != 0).all()
