@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tokenmerge.config import Operators
+from tokenmerge.operators import Operators
 from tokenmerge.plan import MOST_BRANCHES, GroupPlan, MergePlan
 
 HERE = "the same batch, size, dtype and device"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tokenmerge.config import Layout, MergeConfig, Operators, Place
+from tokenmerge.config import MergeConfig
 from tokenmerge.detail import remember, unmerged
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.hooked import (
@@ -24,6 +24,7 @@ from tokenmerge.hooked import (
     with_tokens,
 )
 from tokenmerge.models.base import Block, chosen_parts
+from tokenmerge.operators import Layout, Operators, Place
 from tokenmerge.part_site import PartSite
 from tokenmerge.plan import GroupPlan, Memory
 

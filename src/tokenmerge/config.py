@@ -9,82 +9,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Self
 
-import torch
 from torch import Tensor
 
 from tokenmerge.checks import check_choice, check_flag, check_whole, listed, store_tuple
 from tokenmerge.errors import ConfigError
-from tokenmerge.ops.regions import Regions
+from tokenmerge.operators import CannotMerge, Layout, Operators, Place
 from tokenmerge.ratio import Ratio, is_ratio, moments, ratio_at, stored_ratio, varies
 
 Scope = Literal["site", "block", "stack"]
 Share = Literal["layer", "level", "model"]
 Signal = Literal["hidden", "normed", "keys", "previous"]
 PARTS = ("self", "cross", "mlp")
-
-
-class CannotMerge(Exception):
-    """Raised by `layout` for a grid on which the method has nothing to do; the text is the reason."""
-
-
-class Operator(Protocol):
-    """Shortens a sequence of tokens and lengthens it again. Holds tensors only, so it can be traced."""
-
-    @property
-    def mass(self) -> Tensor | None:
-        """(B, M): how many tokens each kept one stands for; None where that is not known."""
-
-    @property
-    def destinations(self) -> Tensor | None:
-        """(B, M): which token each kept one sits at, for position embeddings; None where it sits nowhere."""
-
-    def merge(self, tokens: Tensor) -> Tensor:
-        """(B, N, C) -> (B, M, C)."""
-
-    def unmerge(self, tokens: Tensor) -> Tensor:
-        """(B, M, C) -> (B, N, C)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Operators:
-    """What a plan holds for one group of blocks."""
-
-    queries: Operator | None  # None: queries keep every token
-    keys: Operator | None  # for keys and values of self-attention; the same object as `queries` where they agree
-    picks: Tensor | None = None  # the method's own note of its destinations, given back when only weights are new
-    gains: Tensor | None = None  # and of what each of them added
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """What a method makes of a grid, before it sees a token."""
-
-    grid: tuple[int, ...]
-    tokens: int  # N
-    kept: int  # queries (and everything else) after merging
-    kept_keys: int  # keys and values of self-attention after merging
-    regions: Regions | None = None  # where set, a stack may bring its tokens into this order once, and back once
-    even: bool = False  # every kept key stands for as many tokens, so that among themselves they need no weights
-
-    def to(self, device: torch.device) -> Self:
-        """The same layout with its tensors on `device`."""
-        return self if self.regions is None else dataclasses.replace(self, regions=self.regions.to(device))
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """The block for which a plan is made."""
-
-    name: str
-    index: int  # its number among all blocks of the model
-    count: int  # how many there are
-    in_region_order: bool = False  # tokens come in the order of `Layout.regions` already
-    one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
-    # (B, N) or (1, N), in the order of the grid: how many tokens each counts as when destinations are chosen.
-    importance: Tensor | None = None
-    draw: Tensor | None = None  # () the step, for methods that draw tokens anew at each (see `MergeConfig.redraws`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +36,9 @@ class MergeConfig:
     parts: which parts of a block run on merged tokens: self-attention, cross-attention, MLP. All three are fastest;
         "self" alone is safest.
     scope: merge around each part ("site", keeps most detail), once per block ("block"), or once per run of
-        consecutive blocks ("stack", least overhead). None is "stack" where whole steps lend their detail and both the
-        other options and the model allow it, and "site" elsewhere.
+        consecutive blocks ("stack", least overhead; in UNets the projections around them are merged too). None is
+        "stack" where whole steps lend their detail and both the other options and the model allow it, and "site"
+        elsewhere.
     share: which blocks use one plan: each its own ("layer"), those of one UNet level ("level"), all on the same grid
         ("model"). Wider sharing means fewer selections.
     select_every: steps for which a choice of destinations is kept.
@@ -108,9 +46,10 @@ class MergeConfig:
     detail_every: run every so many steps whole, the second step first, and add to the merged ones after it the detail
         that merging loses, as it was then (see `tokenmerge.detail`). 0 never does. None takes what suits the method.
         Costs memory for one output of each part; a wider scope has fewer of them.
-    thin_keys: at those whole steps let self-attention on the finest level read one key of every 2 x 2 tile, where the
-        model takes keys apart from queries (UNets, PixArt). Hardly seen, and up to 1.6 times as fast. Nothing is
-        thinned where tiles do not divide the grid, under a `keep` mask, or with fused projections.
+    thin_keys: at those whole steps let self-attention on fine levels read one key of every tile (see
+        `tokenmerge.thin_keys`), where the model takes keys apart from queries (UNets, PixArt). Hardly seen, and up to
+        twice as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused
+        projections.
     signal: what similarity is computed on. "hidden": the tokens as they enter the block. "normed": as self-attention is
         given them, behind the norm. "keys": the keys that its self-attention makes of them, at the cost of making
         them once more at every refresh; try it on transformers. "previous": what the block gave at the step before,

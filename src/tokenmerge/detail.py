@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tokenmerge.config import Operator
+from tokenmerge.operators import Operator
 from tokenmerge.plan import Memory
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tokenmerge.config import Operators
+from tokenmerge.operators import Operators
 
 # Guidance takes two or three texts; more than this many are not one picture's.
 MOST_BRANCHES = 4

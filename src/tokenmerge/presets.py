@@ -2,8 +2,8 @@
 
 Where the values come from: the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of
 its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in four gives much of
-it back. Models whose attention takes text and image in one sequence cannot merge keys apart: every second step whole
-is what keeps most there.
+it back. Models whose attention takes text and image in one sequence cannot merge keys apart: there most is kept where
+little is merged in the first fifth of the noise, in which shapes are decided, and every third step runs whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 # Attention that takes keys and values apart from queries.
 OWN_KEYS = {"quality": ToMA.keys(), "balanced": ToMA(), "fast": ToMA(kv_ratio=0.9375, detail_every=5)}
 # Text and image in one sequence, or no mask over keys and values of their own.
-JOINT = {"quality": ToMA(ratio=0.625, detail_every=2), "balanced": ToMA(), "fast": ToMA(detail_every=5)}
+JOINT = {
+    "quality": ToMA(ratio=(0.25, 0.75, 0.75, 0.75, 0.75), detail_every=3),
+    "balanced": ToMA(),
+    "fast": ToMA(detail_every=5),
+}
 
 PRESETS: dict[str, Mapping[str, MergeConfig]] = {
     "UNet2DConditionModel": OWN_KEYS,

@@ -13,11 +13,12 @@ from torch.utils.hooks import RemovableHandle
 from tokenmerge.around_site import AroundSite
 from tokenmerge.block_site import BlockSite
 from tokenmerge.caches import CACHE
-from tokenmerge.config import CannotMerge, Layout, MergeConfig, Place
+from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.hooked import Args, Kwargs, Pieces, outside_compile
 from tokenmerge.keep import has_grey, mask_on_grid, weights_of
 from tokenmerge.models.base import Part, Stack
+from tokenmerge.operators import CannotMerge, Layout, Place
 from tokenmerge.ops.regions import Regions
 from tokenmerge.plan import Memory
 from tokenmerge.thin_keys import key_distance, thinned

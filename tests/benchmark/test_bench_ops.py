@@ -31,7 +31,7 @@ def test_operations_of_toma_shorten_and_lengthen(name: str) -> None:
 
 
 def test_weights_alone_keep_the_destinations() -> None:
-    from tokenmerge.config import Operators
+    from tokenmerge.operators import Operators
 
     operations = toma_operations(torch.randn(2, 256, 8), ToMA())
     selected, weighted = operations["select"](), operations["weights"]()

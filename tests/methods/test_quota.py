@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenmerge import LowerBound, MergeConfig, ToMA
-from tokenmerge.config import Place
 from tokenmerge.errors import ConfigError
+from tokenmerge.operators import Place
 from tokenmerge.ops.regions import regions_of
 from tokenmerge.ops.selection import facility_location, most_gaining
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tokenmerge as tm
-from tokenmerge.config import Place
 from tokenmerge.errors import ConfigError
+from tokenmerge.operators import Place
 
 GRID = (6, 6)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tokenmerge import ToMA
-from tokenmerge.config import Place
 from tokenmerge.errors import ConfigError
+from tokenmerge.operators import Place
 
 
 @pytest.mark.parametrize("one_for_batch", [False, True])

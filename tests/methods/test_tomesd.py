@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tokenmerge as tm
-from tokenmerge.config import CannotMerge, Place
 from tokenmerge.errors import ConfigError
+from tokenmerge.operators import CannotMerge, Place
 
 
 def kept(config, index=0, batch=1, grid=(16, 16)):

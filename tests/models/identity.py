@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokenmerge.config import Layout, MergeConfig, Operators, Place
+from tokenmerge.config import MergeConfig
 from tokenmerge.methods.linear import LinearOperator
+from tokenmerge.operators import Layout, Operators, Place
 from tokenmerge.ops.regions import regions_of
 
 

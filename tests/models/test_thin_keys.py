@@ -128,14 +128,23 @@ def test_a_grid_of_odd_sides_stays_whole() -> None:
         assert torch.equal(whole_step(model, what, grid), before)
 
 
-def test_what_a_cache_keeps_is_left_alone() -> None:
+@pytest.mark.parametrize("cached", [False, True])
+def test_what_a_cache_keeps_is_left_alone(cached: bool) -> None:
+    from diffusers import PyramidAttentionBroadcastConfig, apply_pyramid_attention_broadcast
+
     what = tiny("pixart")
     model = made(what.build)
+    if cached:
+        config = PyramidAttentionBroadcastConfig(
+            spatial_attention_block_skip_range=2,
+            spatial_attention_timestep_skip_range=(-1, 1001),
+            current_timestep_callback=lambda: 500,
+        )
+        apply_pyramid_attention_broadcast(model, config)  # keeps what every self-attention gives
     with tm.merged(model, tm.ToMA(**DETAIL)):
         root = root_of(model)
-        root.cached_parts = lambda: (root.stacks[0].blocks[0].parts[0].name,)  # type: ignore[method-assign]
         whole_step(model, what)
-        assert [block.parts[0].thinned is None for block in root.stacks[0].blocks] == [True, False, False]
+        assert [block.parts[0].thinned is None for block in root.stacks[0].blocks] == [cached] * 3
 
 
 def test_explain_counts_what_is_thinned() -> None:

@@ -26,7 +26,7 @@ from tiny_models import made
 from tiny_models.unets import sd15_unet
 
 import tokenmerge as tm
-from tokenmerge.config import Operators
+from tokenmerge.operators import Operators
 from tokenmerge.root import root_site_of
 
 GENERATIONS = 300

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tokenmerge.benchmark.timing import Stopwatch
-from tokenmerge.config import Layout, MergeConfig, Operator, Operators, Place, Scope
+from tokenmerge.config import MergeConfig, Scope
+from tokenmerge.operators import Layout, Operator, Operators, Place
 from tokenmerge.ops.regions import Regions
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from tokenmerge.benchmark.contenders import PACKAGE
 from tokenmerge.benchmark.result import Measurement
 from tokenmerge.benchmark.timing import Clock
-from tokenmerge.config import Place
 from tokenmerge.errors import UsageError
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.operators import Place
 
 VARIANTS: dict[str, Callable[[float], ToMA]] = {
     "toma tile 4x4": lambda ratio: ToMA(ratio=ratio, tile=(4, 4)),

@@ -12,11 +12,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tokenmerge.config import Layout, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.methods.toma_plan import destinations_of, keys_of
+from tokenmerge.operators import Layout, Operators, Place
 from tokenmerge.ratio import Ratio
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tokenmerge.checks import store_tuple
-from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place
+from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError
+from tokenmerge.operators import CannotMerge, Layout, Operators, Place
 from tokenmerge.ops.pooling import Pooling, nearest_pooling, pooled_grid
 from tokenmerge.ratio import Ratio, is_number
 

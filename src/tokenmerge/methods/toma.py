@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from tokenmerge.checks import check_choice, check_whole, store_tuple
-from tokenmerge.config import CannotMerge, Layout, MergeConfig, Operators, Place, Scope
+from tokenmerge.config import MergeConfig, Scope
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.toma_plan import make_plan
+from tokenmerge.operators import CannotMerge, Layout, Operators, Place
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
 from tokenmerge.ratio import Ratio, is_number, is_ratio, stored_ratio, varies

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tokenmerge.config import Layout, Operators, Place
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator, PickedOperator
+from tokenmerge.operators import Layout, Operators, Place
 from tokenmerge.ops.attention_merge import (
     assignment_weights,
     merge_matrix,

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tokenmerge.block_site import BlockSite
-from tokenmerge.config import Operator
 from tokenmerge.evaluation.figures.clusters import CLUSTERS, chosen, kmeans
 from tokenmerge.evaluation.figures.overlap import overlaps, recorded_destinations
 from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.operators import Operator
 from tokenmerge.root import RootSite
 from tokenmerge.stack_site import StackSite
 from tokenmerge.web.bounds import Request
