@@ -11,7 +11,8 @@ import torch
 from checks import SCOPES, SMALL, TILES, close, count_hooks, key_lengths, part_lengths, root_of
 from identity import Identity
 from tiny_models import TINY_MODELS, TinyModel, made
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 import tokenmerge as tm
 from tokenmerge.errors import AlreadyAppliedError, ConfigError, NothingMergedError, UnsupportedModelError
@@ -92,43 +93,29 @@ def test_any_size_and_batch(tiny: TinyModel, config: tm.MergeConfig, height: int
 
 @every_method
 def test_each_sample_is_merged_by_itself(tiny: TinyModel, config: tm.MergeConfig) -> None:
-    model = made(tiny.build)
+    # In double precision: what these models magnify of float32's rounding, which differs between machines, passes 1e-5.
+    model = nn.Module.double(made(tiny.build))
     grid = tiny.grid(8, 12)
+
+    def call(*seeds: int) -> Tensor:
+        inputs = tree_map_only(Tensor, Tensor.double, tiny.inputs(seeds, grid))
+        with torch.no_grad():
+            output: Tensor = model(**inputs, return_dict=False)[0]
+        return output
+
     tm.apply(model, config)
-    root = root_of(model)
-    # Not all samples: some magnify rounding to 1.9e-5, see below.
-    together = tiny.call(model, [7, 8, 9], grid)
-    alone = torch.cat([tiny.call(model, [seed], grid) for seed in (7, 8, 9)])
-    if not any(stack.stack.one_for_batch for stack in root.stacks):
-        close(together, alone)
+    together = call(1, 2, 3)
+    alone = torch.cat([call(seed) for seed in (1, 2, 3)])
+    if not any(stack.stack.one_for_batch for stack in root_of(model).stacks):
+        same(together, alone)
         return
     # One choice for the batch: the same samples twice ask for what they ask for once.
     assert torch.allclose(together, alone, atol=1e-5) == isinstance(config, tm.LowerBound)  # which never looks
-    close(tiny.call(model, [1, 2, 1, 2], grid)[:2], tiny.call(model, [1, 2], grid))
+    same(call(1, 2, 1, 2)[:2], call(1, 2))
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "seeds"),
-    [
-        ("sana", tm.ToFu(parts=("cross",), **SMALL), (1, 2, 3)),
-        ("sd15", dataclasses.replace(TILES, scope="stack"), (4, 5, 6)),
-        ("sdxl", dataclasses.replace(TILES, scope="stack"), (4, 5, 6)),
-    ],
-)
-def test_what_is_magnified_is_rounding_and_not_another_choice(name: str, config: Any, seeds: tuple[int, ...]) -> None:
-    """The samples that miss 1e-5 in float32 agree to 1e-12 in float64, so each is merged by itself there too."""
-    tiny = next(model for model in TINY_MODELS if model.name == name)
-    model, grid = nn.Module.double(made(tiny.build)), tiny.grid(8, 12)
-
-    def call(*seeds: int) -> torch.Tensor:
-        inputs = torch.utils._pytree.tree_map(torch.Tensor.double, tiny.inputs(seeds, grid))
-        with torch.no_grad():
-            output: torch.Tensor = model(**inputs, return_dict=False)[0]
-        return output
-
-    with tm.merged(model, config):
-        together, alone = call(*seeds), torch.cat([call(seed) for seed in seeds])
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
+def same(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
 @cases(
