@@ -6,12 +6,15 @@ it projects back. Here the image is normalised whole, the rest runs on merged to
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.detail import remember, unmerged
+from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.hooked import Args, Kwargs, tokens_of, with_changed, with_tokens
 
 if TYPE_CHECKING:
@@ -24,31 +27,43 @@ class AroundSite:
     def __init__(self, stack: StackSite) -> None:
         self.stack = stack
         self.image: Tensor | None = None  # (B, C, H, W) what the owner was given
+        self._merged = False  # and it has been merged since
+        self._norm: nn.Module | None = None
         self._handles: list[RemovableHandle] = []
 
+    @property
+    def possible(self) -> bool:
+        """Is the owner one that can run on merged tokens, by a forward of its own? A cache's may leave it out."""
+        return bool(self.stack.stack.norm) and "forward" not in vars(self.stack.stack.owner)
+
     def attach(self) -> None:
-        norm = self.stack.stack.norm
-        if norm is None:
+        """Hook into the owner and its norm; again where that has been replaced."""
+        stack = self.stack.stack
+        if not stack.norm or self._norm is stack.owner.get_submodule(stack.norm):
             return
-        owner = self.stack.stack.owner
+        self.detach()
+        self._norm = stack.owner.get_submodule(stack.norm)
         self._handles = [
-            owner.register_forward_pre_hook(self.enter, with_kwargs=True),
-            norm.register_forward_pre_hook(self.normalise),
-            norm.register_forward_hook(self.merge),
-            owner.register_forward_hook(self.leave),
+            stack.owner.register_forward_pre_hook(self.enter, with_kwargs=True),
+            self._norm.register_forward_pre_hook(self.normalise),
+            self._norm.register_forward_hook(self.merge),
+            # First: the hooks of others are to see an image.
+            stack.owner.register_forward_hook(self.leave, prepend=True),
         ]
 
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self.image = None
+        self._norm = self.image = None
 
     def enter(self, owner: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         """Keep the image; the owner adds what it makes to nothing, for the sum is made here."""
-        self.image = image = tokens_of(args, kwargs) if self.stack.around else None
-        if image is None or self.stack.first.lends:
+        stack = self.stack
+        self._merged = False
+        self.image = image = tokens_of(args, kwargs) if stack.around else None
+        if image is None or not stack.first.active:
             return None
-        return with_tokens(args, kwargs, image.new_zeros(()).expand(*image.shape[:2], self.stack.first.kept, 1))
+        return with_tokens(args, kwargs, image.new_zeros(()).expand(*image.shape[:2], stack.first.kept, 1))
 
     def normalise(self, norm: nn.Module, args: Args) -> Args | None:
         """All tokens count in the mean and the variance of the image."""
@@ -57,33 +72,46 @@ class AroundSite:
     def merge(self, norm: nn.Module, args: Args, output: Tensor) -> Tensor | None:
         if not self._merges:
             return None
-        stack = self.stack
-        return stack.first.merge_whole(stack.in_order(_tokens(output))).transpose(1, 2).unsqueeze(-1)
+        self._merged = True
+        return self.stack.first.merge_whole(self.stack.in_order(_tokens(output))).transpose(1, 2).unsqueeze(-1)
 
     def leave(self, owner: nn.Module, args: Args, output: Any) -> Any:
         image, self.image = self.image, None
-        if image is None:
+        first = self.stack.first if self.stack.blocks else None
+        if image is None or first is None or not (first.active or first.lends):
             return None
-        stack = self.stack
-        detail = stack.first.detail
+        self.refuse_unmerged()
 
-        def remembered(whole: Tensor, _: int) -> Tensor:
-            assert detail is not None
-            remember(detail, stack.in_order(_tokens(whole - image)))
+        def remembered(whole: Tensor) -> Tensor:
+            assert first.detail is not None
+            remember(first.detail, self.stack.in_order(_tokens(whole - image)))
             return whole
 
-        def restored(added: Tensor, _: int) -> Tensor:
-            queries = stack.first.operators.queries
-            assert queries is not None
-            tokens = unmerged(queries, _tokens(added), detail)
-            tokens = stack.regions.scatter(tokens) if stack.reorders else tokens
+        def restored(added: Tensor) -> Tensor:
+            assert first.operators.queries is not None
+            tokens = unmerged(first.operators.queries, _tokens(added), first.detail)
+            tokens = self.stack.regions.scatter(tokens) if self.stack.reorders else tokens
             return image + tokens.transpose(1, 2).reshape(image.shape)
 
-        return with_changed(output, (0,), remembered if stack.first.lends else restored)
+        return _with_image(output, restored if first.active else remembered)
 
     @property
     def _merges(self) -> bool:
-        return self.image is not None and not self.stack.first.lends
+        return self.image is not None and self.stack.first.active
+
+    def refuse_unmerged(self) -> None:
+        if self.stack.first.active and not self._merged:
+            raise MergeRuntimeError(
+                f"{self.stack.stack.name} went on without normalising its input, so that its tokens were not merged: "
+                f"something answers in its place. Take that out, or use scope='block' or 'site'."
+            )
+
+
+def _with_image(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The owner's output, in each of the forms that diffusers gives it, with its image changed."""
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return dataclasses.replace(output, sample=change(output.sample))  # type: ignore[attr-defined]
+    return with_changed(output, (0,), lambda image, _: change(image))
 
 
 def _tokens(image: Tensor) -> Tensor:

@@ -109,6 +109,7 @@ class BlockSite:
         tokens = tokens_of(args, kwargs)
         self._refuse_too_few(tokens)
         if stack.around:
+            stack.around_site.refuse_unmerged()
             return None
         if self.lends:
             if scope == "block" or (scope == "stack" and begins):

@@ -146,9 +146,7 @@ class RootSite:
             return
         _refuse_nothing(args, kwargs)
         for stack in self.stacks:
-            for block in stack.blocks:
-                for part in block.parts:
-                    part.attach()  # does nothing unless a layer has been replaced since the last call
+            stack.follow_changes()
         make_room([self.model, *(block.block.module for stack in self.stacks for block in stack.blocks)])
         call = self.family.read_call(args, kwargs)
         self.positional = call.positional

@@ -45,20 +45,29 @@ class StackSite:
         self.importance: Tensor | None = None  # (B, N) or (1, N) at this call
         self.apart = False  # each block gives back all its tokens, because it cannot count on its neighbours
         self.around = False  # merged once around the owner, not at the first and the last block of a run
-        self._around_site = AroundSite(self)
+        self.around_site = AroundSite(self)
+        self.can_be_around = False  # as the owner is at this call
         self._settled_for: Hashable = None
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
         self._handles = [self.stack.owner.register_forward_pre_hook(self.enter, with_kwargs=True)]
-        self._around_site.attach()
+        self.around_site.attach()
         for block in self.blocks:
             block.attach()
+
+    def follow_changes(self) -> None:
+        """Hook into layers that have been replaced since the last call; nothing to do where none has."""
+        self.around_site.attach()
+        self.can_be_around = self.around_site.possible
+        for block in self.blocks:
+            for part in block.parts:
+                part.attach()
 
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._around_site.detach()
+        self.around_site.detach()
         self.entered = self.entered_whole = self.importance = None
         for block in self.blocks:
             block.detach()
@@ -84,6 +93,7 @@ class StackSite:
             root.fixed_order,
             root.cached,
             self.apart,
+            self.can_be_around,
             root.resting,
             root.ratios,
             root.config.scope,
@@ -150,7 +160,7 @@ class StackSite:
     def _can_merge_around(self) -> bool:
         """Is all of the stack one run, and is nothing needed of its blocks but what the owner gives?"""
         config = self.root.config
-        if self.stack.norm is None or config.scope != "stack" or self.apart or config.signal != "hidden":
+        if not self.can_be_around or config.scope != "stack" or self.apart or config.signal != "hidden":
             return False
         return len(self.blocks) == len(self.stack.blocks) and all(
             block.layout is not None and block.run_first is self.first for block in self.blocks

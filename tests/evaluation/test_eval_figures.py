@@ -85,9 +85,10 @@ def test_overlap_counts_shared_destinations():
     assert overlaps({"a": steps}, interval=10) == {"a": [1.0, 0.5, 0.0]}
 
 
-def test_destinations_are_recorded_at_every_step_in_every_layer(pipeline):
+@pytest.mark.parametrize("scope", ["site", "block", "stack"])
+def test_destinations_are_recorded_at_every_step_in_every_layer(pipeline, scope):
     count = hooks(pipeline)
-    with recorded_destinations(pipeline, ToMA(ratio=0.5, select_every=10)) as picks:
+    with recorded_destinations(pipeline, ToMA(ratio=0.5, select_every=10, scope=scope)) as picks:
         draw(pipeline)
     assert hooks(pipeline) == count
     assert set(picks) == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from checks import TILES, count_hooks, root_of
+from checks import SMALL, TILES, count_hooks, root_of
 from tiny_models import TinyModel, made, tiny
 from torch import Tensor, nn
 
 import tokenmerge as tm
+from tokenmerge.errors import MergeRuntimeError, NothingMergedError
+from tokenmerge.models import family_of
 
 STACK = dataclasses.replace(TILES, scope="stack")
 UNETS = [tiny("sd15"), tiny("sdxl")]  # with projections that are convolutions, and linear ones
@@ -183,3 +186,111 @@ def test_gradients_reach_all_of_the_image(scope: Any) -> None:
         model(**inputs, return_dict=False)[0].square().sum().backward()
     assert inputs["sample"].grad is not None
     assert (inputs["sample"].grad != 0).all()
+
+
+@pytest.mark.parametrize("scope", ["site", "block", "stack"])
+@pytest.mark.parametrize("what", UNETS, ids=str)
+def test_steps_that_rest_are_whole(what: TinyModel, scope: Any) -> None:
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    before = what.call(model, (1,), grid)
+    with tm.merged(model, dataclasses.replace(TILES, scope=scope, merge_every=2)):
+        merged, whole = (what.call(model, (1,), grid, timestep) for timestep in (0.5, 0.4))
+    assert not torch.allclose(merged, before, atol=1e-3)
+    assert torch.equal(whole, what.call(model, (1,), grid, 0.4))
+
+
+@pytest.mark.parametrize("what", UNETS, ids=str)
+def test_what_answers_for_a_transformer_is_never_given_merged_tokens(what: TinyModel) -> None:
+    """As DeepCache does it: a forward put onto the transformer gives at every second step what it gave before."""
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    shapes = []
+
+    def cache(owner: Any) -> None:
+        forward, kept = owner.forward, {}
+
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            shapes.append(tuple(args[0].shape[-2:]))
+            kept["output"] = kept.pop("output", None) or forward(*args, **kwargs)
+            return kept["output"] if len(shapes) % 2 else kept.pop("output")
+
+        owner.forward = answer
+
+    with tm.merged(model, tm.ToMA(ratio=0.5, tile=(2, 2), **SMALL)):
+        owner = transformers(model)[0]
+        cache(owner)
+        for timestep in (1000.0, 990.0, 980.0, 970.0):
+            assert what.call(model, (1,), grid, timestep).isfinite().all()
+        assert root_of(model).config.scope == "stack"
+        assert [stack.around for stack in root_of(model).stacks[:2]] == [False, True]
+    assert set(shapes) == {shapes[0]}
+    assert shapes[0][0] == shapes[0][1]
+
+
+def test_a_norm_that_is_left_out_is_no_silent_fault() -> None:
+    what = UNETS[0]
+    model = made(what.build)
+    with tm.merged(model, STACK):
+        what.call(model, (1,), what.grid(8, 8))
+        owner = transformers(model)[0]
+        owner._operate_on_continuous_inputs = lambda hidden: (hidden.flatten(2).transpose(1, 2), hidden.shape[1])
+        with pytest.raises(MergeRuntimeError, match="something answers in its place"):
+            what.call(model, (1,), what.grid(8, 8))
+
+
+@pytest.mark.parametrize("what", UNETS, ids=str)
+def test_a_norm_that_is_replaced_is_followed(what: TinyModel) -> None:
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    with tm.merged(model, STACK) as handle:
+        before = what.call(model, (1,), grid)
+        for owner in transformers(model):
+            owner.norm = copy.deepcopy(owner.norm)
+            owner.norm._forward_hooks.clear()
+            owner.norm._forward_pre_hooks.clear()
+        handle.reset()
+        assert torch.equal(what.call(model, (1,), grid), before)
+
+
+@pytest.mark.parametrize("what", UNETS, ids=str)
+def test_hooks_of_others_see_an_image(what: TinyModel) -> None:
+    model = made(what.build)
+    stacks = family_of(model).stacks(model)
+    with seen([stacks[0].owner]) as before, tm.merged(model, STACK), seen([stacks[0].owner]) as after:
+        what.call(model, (1,), what.grid(8, 8))
+    assert before[0][1].shape == after[0][1].shape
+    assert before[0][1].shape[-1] == before[0][1].shape[-2] > 1
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@torch.no_grad()
+def test_an_output_of_diffusers_own_kind_is_understood(whole: bool) -> None:
+    what = UNETS[0]
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    with tm.merged(model, dataclasses.replace(STACK, detail_every=2 if whole else 0)):
+        for timestep in (1000.0, 990.0)[: 1 + whole]:
+            with seen(transformers(model)[:1]) as calls:
+                what.call(model, (1,), grid, timestep)
+        owner = transformers(model)[0]
+        image = torch.randn(1, calls[0][1].shape[1], 8, 8)
+        text = what.inputs((1,), grid)["encoder_hidden_states"]
+        named = owner(image, encoder_hidden_states=text).sample
+        [plain] = owner(image, encoder_hidden_states=text, return_dict=False)
+    assert named.shape == image.shape
+    assert torch.equal(named, plain)
+
+
+def test_keys_need_merged_tokens_to_be_picked_among() -> None:
+    """A tenth of four tokens is none: around each part keys are merged all the same, elsewhere nothing can be."""
+    what = UNETS[0]
+    model = made(what.build)
+    config = tm.ToMA(ratio=0.1, kv_ratio=0.5, tile=(2, 2), detail_every=0, scope="site", **SMALL)
+    with tm.merged(model, config):
+        assert what.call(model, (1,), what.grid(8, 8)).isfinite().all()
+    with (
+        tm.merged(model, dataclasses.replace(config, scope="stack")),
+        pytest.raises(NothingMergedError, match="none to pick keys among"),
+    ):
+        what.call(model, (1,), what.grid(8, 8))

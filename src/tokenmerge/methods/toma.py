@@ -256,6 +256,11 @@ class ToMA(MergeConfig):
                 f"ratio {max(self._numbers())} keeps all {regions.smallest} tokens of a region; "
                 f"raise ratio or choose a larger tile"
             )
+        if kept[0] == regions.tokens and self.merged_per != "site":
+            raise CannotMerge(
+                f"ratio {self.number('ratio')} keeps all {regions.smallest} tokens of a region, which leaves none to "
+                f"pick keys among; raise ratio, choose a larger tile, or set scope='site'"
+            )
         even = kept[1] == regions.count and not regions.padded and self.attend == "region"
         return Layout(grid, regions.tokens, kept[0], kept[1], regions, even)
 

@@ -91,9 +91,9 @@ class Stack:
     downsample: int = 1  # how much coarser, per side, its grid is than the finest that the model has
     # Why its blocks need all tokens in grid order, where they do: then only parts can be merged.
     fixed_order: str = ""
-    # With what the owner normalises the (B, C, H, W) that it is given, where it does nothing else to all tokens but add
+    # The owner's module that normalises the (B, C, H, W) it is given, where it does nothing else to all tokens but add
     # what it makes of them.
-    norm: nn.Module | None = None
+    norm: str = ""
 
     @property
     def one_for_batch(self) -> bool:

@@ -18,9 +18,7 @@ class UNetFamily(Family):
     class_name = "UNet2DConditionModel"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        found: list[tuple[str, Any]] = [
-            (name, module) for name, module in model.named_modules() if is_a(module, "Transformer2DModel")
-        ]
+        found = [(name, module) for name, module in model.named_modules() if is_a(module, "Transformer2DModel")]
         # In the order they run: named_modules has the middle last.
         order = ("down_blocks", "mid_block", "up_blocks")
         transformers = dict(sorted(found, key=lambda item: order.index(item[0].split(".")[0])))
@@ -34,7 +32,7 @@ class UNetFamily(Family):
                 grid=_grid,
                 blocks=basic_blocks(module.transformer_blocks, f"{name}.transformer_blocks"),
                 downsample=2 ** (_depth(name, levels) - finest),
-                norm=module.norm,
+                norm="norm",
             )
             for name, module in transformers.items()
         ]

@@ -6,9 +6,10 @@ from torch import Tensor
 
 
 def scrambled(numbers: Tensor, draw: int | Tensor) -> Tensor:
-    """Random-looking numbers below 2**32, one for each of `numbers`, its own set for each draw; on any device the same.
+    """Random-looking numbers below 2**32, one for each of `numbers`, and on any device the same.
 
-    draw: which draw it is; a tensor (), where the number changes from step to step and compiled code must not.
+    draw: which draw it is; a tensor (), where the number changes from step to step and compiled code must not. All are
+        stretches of one sequence: what one draw has for a number, the next has for the number before it.
     """
     key = (draw * 0x9E3779B1 + 0x85EBCA77) & 0xFFFFFFFF
     mixed = (numbers * 0x9E3779B1 + key) & 0xFFFFFFFF

@@ -136,14 +136,14 @@ def record(studio: Studio, request: Request, watch: Watch) -> Recording:
         }
         recording = Recording(request, image, stages, recorder.views, recorder.clusters, recorder.grids)
         config = request.config
-        if isinstance(config, ToMA) and not isinstance(config, LowerBound):
+        if isinstance(config, ToMA) and not isinstance(config, LowerBound) and not config.redraws:
             with recorded_destinations(loaded.pipe, config) as picks:
                 studio.draw(loaded, request.picture, "destinations of every step", watch.within(0.65, 1))
             recording.overlaps = overlaps(picks)
         else:
             recording.no_overlaps = (
                 f"{type(config).__name__} does not choose its destinations by looking at the picture, so there is "
-                f"nothing to follow over the steps. Choose one of the ToMA methods to see this."
+                f"nothing to follow over the steps. Choose another of the ToMA methods to see this."
             )
     return recording
 
@@ -168,8 +168,9 @@ class _Recorder:
                 # Before the block's own hook tokens are all there; after it its operators are.
                 handles.append(module.register_forward_pre_hook(self._seeing(block), with_kwargs=True, prepend=True))
                 handles.append(module.register_forward_pre_hook(self._merging(block)))
-            if stack.stack.norm is not None and stack.blocks:
-                handles.append(stack.stack.norm.register_forward_hook(self._seeing_image(stack), prepend=True))
+            if stack.stack.norm and stack.blocks:
+                norm = stack.stack.owner.get_submodule(stack.stack.norm)
+                handles.append(norm.register_forward_hook(self._seeing_image(stack), prepend=True))
         try:
             yield
         finally:

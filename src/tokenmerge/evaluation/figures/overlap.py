@@ -45,12 +45,12 @@ def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Picks]:
         picks.setdefault(current[0], []).append(chosen.cpu())
         return chosen
 
-    # Registered before merging is applied: hooks run in the order they came.
-    handles = [
-        block.module.register_forward_pre_hook(note(block.name))
-        for stack in family_of(model).stacks(model)
-        for block in stack.blocks
-    ]
+    # Registered before merging is applied: hooks run in the order they came. A stack may be merged before its first
+    # block is entered.
+    stacks = [stack for stack in family_of(model).stacks(model) if stack.blocks]
+    entered = [(stack.owner, stack.blocks[0].name) for stack in stacks]
+    entered += [(block.module, block.name) for stack in stacks for block in stack.blocks]
+    handles = [module.register_forward_pre_hook(note(name)) for module, name in entered]
     every_step = dataclasses.replace(
         config, selector=recording, select_every=1, weights_every=1, merge_every=1, detail_every=0, share="layer"
     )
