@@ -11,13 +11,12 @@ from tiny_models import TINY_MODELS, TinyModel, made, tiny
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError, UnsupportedModelError
-from tokenmerge.models import FAMILIES
-from tokenmerge.presets import NAMES, PRESETS
+from tokenmerge.presets import NAMES
 
 
-def test_every_family_has_every_preset() -> None:
-    assert set(PRESETS) == {family.class_name for family in FAMILIES if family.class_name}
-    assert all(set(presets) == set(NAMES) for presets in PRESETS.values())
+@pytest.mark.parametrize("what", TINY_MODELS, ids=str)
+def test_quality_merges_keys_alone_where_attention_takes_them_apart(what: TinyModel) -> None:
+    assert tm.preset("quality", made(what.build)).merges_only_keys == what.own_keys
 
 
 @pytest.mark.parametrize("what", TINY_MODELS, ids=str)

@@ -1,4 +1,4 @@
-"""Settings by what they are for, per model family: the one table of them.
+"""Settings by what they are for, and by how a model's attention takes its keys: the one table of them.
 
 Where the values come from: the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of
 its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in four gives much of
@@ -8,7 +8,6 @@ little is merged in the first fifth of the noise, in which shapes are decided, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import nn
@@ -16,33 +15,24 @@ from torch import nn
 from tokenmerge.api import denoisers_of
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError
+from tokenmerge.fits import misfit
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.models import family_of
 
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
-# Attention that takes keys and values apart from queries.
-OWN_KEYS = {"quality": ToMA.keys(), "balanced": ToMA(), "fast": ToMA(kv_ratio=0.9375, detail_every=5)}
-# Text and image in one sequence, or no mask over keys and values of their own.
-JOINT = {
+# Attention that takes keys and values apart from queries: UNets, PixArt, and families of your own that say so.
+OWN_KEYS: dict[Name, MergeConfig] = {
+    "quality": ToMA.keys(),
+    "balanced": ToMA(),
+    "fast": ToMA(kv_ratio=0.9375, detail_every=5),
+}
+# Text and image in one sequence, or no mask over keys and values of their own: all others.
+JOINT: dict[Name, MergeConfig] = {
     "quality": ToMA(ratio=(0.25, 0.75, 0.75, 0.75, 0.75), detail_every=3),
     "balanced": ToMA(),
     "fast": ToMA(detail_every=5),
-}
-
-PRESETS: dict[str, Mapping[str, MergeConfig]] = {
-    "UNet2DConditionModel": OWN_KEYS,
-    "PixArtTransformer2DModel": OWN_KEYS,
-    "SD3Transformer2DModel": JOINT,
-    "FluxTransformer2DModel": JOINT,
-    "Flux2Transformer2DModel": JOINT,
-    "QwenImageTransformer2DModel": JOINT,
-    "AuraFlowTransformer2DModel": JOINT,
-    "WanTransformer3DModel": JOINT,
-    "LTXVideoTransformer3DModel": JOINT,
-    "HunyuanVideoTransformer3DModel": JOINT,
-    "SanaTransformer2DModel": JOINT,
 }
 
 
@@ -56,4 +46,5 @@ def preset(name: Name, model: Any) -> MergeConfig:
     if name not in NAMES:
         raise ConfigError(f"preset {name!r} is not known: use one of {', '.join(map(repr, NAMES))}.")
     denoiser: nn.Module = denoisers_of(model)[0]
-    return PRESETS.get(family_of(denoiser).class_name, JOINT)[name]
+    keys_fit = misfit(ToMA.keys(), family_of(denoiser).stacks(denoiser)) is None
+    return (OWN_KEYS if keys_fit else JOINT)[name]
