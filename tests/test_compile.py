@@ -25,10 +25,12 @@ def fresh_compiler() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("tiny", MODELS, ids=str)
+@pytest.mark.parametrize("options", [{}, {"ratio": 0.5, "kv_ratio": 0.75}], ids=["alike", "keys apart"])
 @pytest.mark.parametrize("scope", ["site", "stack"])
-def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any, scope: Any) -> None:
+def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any, scope: Any, options: Any) -> None:
     grid = tiny.grid(8, 8)
-    config = tm.ToMA(scope=scope, min_tokens=0, tile=(2, 2), select_every=4, weights_every=2, skip_blocks=0)
+    schedule = {"select_every": 4, "weights_every": 2}
+    config = tm.ToMA(scope=scope, min_tokens=0, tile=(2, 2), skip_blocks=0, **schedule, **options)
     timesteps = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     eager = made(tiny.build)
     with tm.merged(eager, config):

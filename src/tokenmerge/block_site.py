@@ -40,7 +40,9 @@ class BlockSite:
         self.stack = stack
         self.index = index
         self.count = count
-        self.parts = [PartSite(part, self) for part in chosen_parts(block.parts, stack.root.config.parts)]
+        config = stack.root.config
+        parts = chosen_parts(block.parts, config.parts, config.merges_only_keys)
+        self.parts = [PartSite(part, self) for part in parts]
         self.before: BlockSite | None = None  # the block right before it, where that is not skipped
         self.first_of_run = self.last_of_run = True  # among neighbours that are all merged
         self.active = False
@@ -88,6 +90,11 @@ class BlockSite:
     def kept_keys(self) -> int:
         assert self.layout is not None
         return self.layout.kept_keys
+
+    @property
+    def own_keys(self) -> bool:
+        """Can its self-attention take keys of all tokens, whatever its queries are made of?"""
+        return any(part.own_keys for part in self.block.parts)
 
     @property
     def even(self) -> bool:
@@ -184,7 +191,14 @@ class BlockSite:
         assert self.layout is not None
         at = self.place
         place = Place(
-            at.name, at.index, at.count, at.in_region_order, at.one_for_batch, self.stack.importance, root.draw
+            at.name,
+            at.index,
+            at.count,
+            at.in_region_order,
+            at.one_for_batch,
+            at.own_keys,
+            self.stack.importance,
+            root.draw,
         )
         with _in_full_precision(signal.device):
             due.operators = root.config.plan(signal, self.layout, place, previous)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tokenmerge.errors import ConfigError
 
 
-def check_choice(config: object, field: str, value: object, allowed: Collection[str]) -> None:
+def check_choice(config: object, field: str, value: object, allowed: Collection[object]) -> None:
     if value not in allowed:
         raise ConfigError(f"{field} has {value!r}, which {type(config).__name__} does not take: use {listed(allowed)}.")
 
@@ -32,5 +32,5 @@ def store_tuple(config: object, field: str) -> None:
     object.__setattr__(config, field, tuple(value))
 
 
-def listed(choices: Collection[str]) -> str:
+def listed(choices: Collection[object]) -> str:
     return ", ".join(repr(choice) for choice in choices)

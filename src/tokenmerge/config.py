@@ -216,6 +216,11 @@ class MergeConfig:
         return False
 
     @property
+    def picks_keys(self) -> bool:
+        """Are keys that are merged apart some of the tokens that are left, as they are? Every attention can do that."""
+        return False
+
+    @property
     def merges_only_keys(self) -> bool:
         """Do all tokens go on as they are, but for keys and values of self-attention?"""
         return False

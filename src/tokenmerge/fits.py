@@ -31,19 +31,24 @@ def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
     fixed = _fixed_order(stacks)
     if fixed and config.merged_per != "site":
         return Misfit(f"{fixed}, so whole blocks cannot be merged", "Use scope='site'")
-    parts = [part for stack in stacks for block in stack.blocks for part in chosen_parts(block.parts, config.parts)]
-    if config.keys_apart and not any(part.own_keys for part in parts):
+    only_keys = config.merges_only_keys
+    blocks = [block for stack in stacks for block in stack.blocks]
+    parts = [part for block in blocks for part in chosen_parts(block.parts, config.parts, only_keys)]
+    if config.keys_apart and not any(part.keys_apart for part in parts):
+        return Misfit("it has no self-attention whose keys could be merged apart from queries", "Leave kv_ratio out")
+    if config.keys_apart and not config.picks_keys and not any(part.own_keys for part in parts):
         return Misfit(
-            "keys cannot be merged apart from queries in an attention that takes both from one sequence",
-            "Use ToMA without kv_ratio, or ToMeSD",
+            "its attention makes queries and keys of the same tokens, so that keys can only be some of those that are "
+            "left",
+            "Use a kv_ratio above ratio and quota='equal', or leave kv_ratio out",
         )
-    if config.signal_of_attention:
-        blocks = [block for stack in stacks for block in stack.blocks]
-        if not all(any(_gives(config.signal, block, part) for part in block.parts) for block in blocks):
-            return Misfit(
-                f"not every block has a self-attention whose {_NAMES[config.signal]} could be read",
-                "Use signal='hidden' or 'previous'",
-            )
+    if config.signal_of_attention and not all(
+        any(_gives(config.signal, block, part) for part in block.parts) for block in blocks
+    ):
+        return Misfit(
+            f"not every block has a self-attention whose {_NAMES[config.signal]} could be read",
+            "Use signal='hidden' or 'previous'",
+        )
     return None
 
 

@@ -43,6 +43,11 @@ class Operators:
     picks: Tensor | None = None  # the method's own note of its destinations, given back when only weights are new
     gains: Tensor | None = None  # and of what each of them added
 
+    @property
+    def keys_apart(self) -> bool:
+        """Are keys merged otherwise than the tokens that queries are made of?"""
+        return self.keys is not self.queries
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -69,6 +74,7 @@ class Place:
     count: int  # how many there are
     in_region_order: bool = False  # tokens come in the order of `Layout.regions` already
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
+    own_keys: bool = False  # keys merged apart are of all tokens, and not of those that are left after merging
     # (B, N) or (1, N), in the order of the grid: how many tokens each counts as when destinations are chosen.
     importance: Tensor | None = None
     draw: Tensor | None = None  # () the step, for methods that draw tokens anew at each (see `MergeConfig.redraws`)

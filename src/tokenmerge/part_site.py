@@ -26,9 +26,9 @@ from tokenmerge.hooked import (
     with_changed,
     with_tokens,
 )
+from tokenmerge.inner_attention import InnerAttention
 from tokenmerge.models.base import Part
 from tokenmerge.plan import Memory
-from tokenmerge.weighing import WeighKeys
 
 if TYPE_CHECKING:
     from tokenmerge.block_site import BlockSite
@@ -48,7 +48,7 @@ class PartSite:
         self._modules: list[nn.Module] = []
         self._inside: list[nn.Module] = []  # every module between where tokens enter and where they leave
         self._attention_arguments: tuple[str, ...] = ()
-        self._weighing: WeighKeys | None = None  # entered while the attention runs
+        self._inner: InnerAttention | None = None  # entered while the attention runs
         # Where similarity is computed on what self-attention is given, the plan is made as that begins.
         self._refreshes = block.stack.root.config.signal_of_attention and "self" in part.kinds
         self._handles: list[RemovableHandle] = []
@@ -74,7 +74,7 @@ class PartSite:
             # After the entrance, where that is the same module: it has to see how many keys are left.
             self._attention_arguments = argument_names(attention)
             self._handles.append(attention.register_forward_pre_hook(self.attend, with_kwargs=True))
-            if self.part.mask == "inside":
+            if self.part.mask == "inside" or self._reads_inside:
                 self._handles.append(attention.register_forward_hook(self.attended, always_call=True))
 
     def detach(self) -> None:
@@ -109,7 +109,7 @@ class PartSite:
         tokens = tokens_of(args, kwargs)
         self._refresh(tokens)
         operators = self.block.operators
-        if self.part.own_keys and operators.keys is not operators.queries:
+        if self.part.own_keys and operators.keys_apart:
             self._refuse_fused(module)
             self._refuse_perturbed(module)
             keys = tokens if operators.keys is None else operators.keys.merge(tokens)
@@ -211,36 +211,57 @@ class PartSite:
             args, kwargs = with_argument(names, args, kwargs, name, placed)
         given = given_argument(names, args, kwargs, "attention_mask")
         mask = self._mask(given, args, kwargs)
-        if mask is not None:
+        read = self._read(args, kwargs)
+        if mask is not None or read is not None:
             self._refuse_perturbed(module)
-        if mask is not None and self.part.mask == "inside":
-            self._weighing = WeighKeys(mask, module)
-            self._weighing.enter()
+        if read is not None or (mask is not None and self.part.mask == "inside"):
+            length = sum(self._other_keys(args, kwargs)) + self.block.kept
+            self._inner = InnerAttention(module, length, read, mask)
+            self._inner.enter()
             # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
             return (args, kwargs) if given is None else with_argument(names, args, kwargs, "attention_mask", None)
         return (args, kwargs) if mask is None else with_argument(names, args, kwargs, "attention_mask", mask)
 
     def _forget_interrupted(self) -> None:
-        if self._weighing is not None:
-            self._weighing.leave_late()
-            self._weighing = None
+        if self._inner is not None:
+            self._inner.leave_late()
+            self._inner = None
 
     def attended(self, module: nn.Module, args: Args, output: Any) -> None:
-        """Called even if the attention fails, so that the weights never reach another."""
-        weighing, self._weighing = self._weighing, None
-        if weighing is None:
+        """Called even if the attention fails, so that what it was to read never reaches another."""
+        inner, self._inner = self._inner, None
+        if inner is None:
             return
-        weighing.leave()
-        if output is not None and not weighing.used:
+        inner.leave()
+        if output is not None and not inner.used:
             raise MergeRuntimeError(
-                f"{self.block.block.name} does not use PyTorch's scaled_dot_product_attention, so its keys cannot be "
-                f"weighed by what they stand for: use the native attention backend, or proportional=False."
+                f"{self.block.block.name} does not use PyTorch's scaled_dot_product_attention, so its keys can neither "
+                f"be weighed by what they stand for nor merged apart from queries: use the native attention backend, "
+                f"or proportional=False without kv_ratio."
             )
+
+    @property
+    def _reads_inside(self) -> bool:
+        """Are some of its keys left out where attention reads them? It makes them of the tokens its queries are of."""
+        return self.part.keys_apart and not self.part.own_keys and self.block.stack.root.config.keys_apart
+
+    def _read(self, args: Args, kwargs: Kwargs) -> Tensor | None:
+        """(B, K) which keys of its sequence the attention reads; None where it reads all."""
+        operators = self.block.operators
+        if not self._reads_inside or not operators.keys_apart or operators.keys is None:
+            return None
+        read = operators.keys.destinations
+        assert read is not None, "misfit refuses methods that do not pick their keys"
+        before, behind = self._other_keys(args, kwargs)
+        grid = self.block.kept
+        others = torch.arange(before + grid + behind, device=read.device).expand(read.shape[0], -1)
+        return torch.cat([others[:, :before], read + before, others[:, before + grid :]], dim=1)
 
     @property
     def weighs(self) -> bool:
         """Does the attention get weights for what its keys stand for? Not where all are of the grid and equal."""
-        return self.block.stack.root.weighs(self.part) and not (self.part.own_keys and self.block.even)
+        alone = self.part.text == "none" and not self.block.stack.trailing
+        return self.block.stack.root.weighs(self.part) and not (alone and self.block.even)
 
     def _mask(self, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
         """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
@@ -256,17 +277,17 @@ class PartSite:
         tokens = tokens_of(args, kwargs)
         kept = self.block.kept_keys
         weights = tokens.new_zeros(tokens.shape[0], kept) if mass is None else mass.log().to(tokens.dtype)
-        before, behind = self._other_keys(tokens, kept, args, kwargs)
+        before, behind = self._other_keys(args, kwargs)
         weights = functional.pad(weights, (before, behind))
-        weights = weights[:, None] if self.part.mask == "3d" else weights[:, None, None]
+        weights = weights[:, None] if self.part.mask == "3d" and not self._reads_inside else weights[:, None, None]
         return weights if given is None else weights + _for_others(given, before, kept, behind, weights.dtype)
 
-    def _other_keys(self, tokens: Tensor, kept: int, args: Args, kwargs: Kwargs) -> tuple[int, int]:
+    def _other_keys(self, args: Args, kwargs: Kwargs) -> tuple[int, int]:
         """How many keys that are not of the grid stand before and behind those of the grid."""
         if self.part.own_keys:
             return 0, 0
         text = given_argument(self._attention_arguments, args, kwargs, "encoder_hidden_states")
-        others = tokens.shape[1] - kept + (0 if text is None else text.shape[1])
+        others = tokens_of(args, kwargs).shape[1] - self.block.kept + (0 if text is None else text.shape[1])
         behind = others if self.part.text == "last" else self.block.stack.trailing
         return others - behind, behind
 

@@ -2,7 +2,7 @@
 
 Where the values come from: the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of
 its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in four gives much of
-it back. Models whose attention takes text and image in one sequence cannot merge keys apart: there most is kept where
+it back. In transformers of a single level keys have more to say, and leaving them out saves less: most is kept where
 little is merged in the first fifth of the noise, in which shapes are decided, and every third step runs whole.
 """
 
@@ -15,20 +15,19 @@ from torch import nn
 from tokenmerge.api import denoisers_of
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError
-from tokenmerge.fits import misfit
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.models import family_of
 
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
-# Attention that takes keys and values apart from queries: UNets, PixArt, and families of your own that say so.
+# Attention that takes keys and values of its own: UNets, PixArt, and families of yours that say so.
 OWN_KEYS: dict[Name, MergeConfig] = {
     "quality": ToMA.keys(),
     "balanced": ToMA(),
     "fast": ToMA(kv_ratio=0.9375, detail_every=5),
 }
-# Text and image in one sequence, or no mask over keys and values of their own: all others.
+# Queries and keys are made of the same tokens, often with text among them: all others.
 JOINT: dict[Name, MergeConfig] = {
     "quality": ToMA(ratio=(0.25, 0.75, 0.75, 0.75, 0.75), detail_every=3),
     "balanced": ToMA(),
@@ -46,5 +45,10 @@ def preset(name: Name, model: Any) -> MergeConfig:
     if name not in NAMES:
         raise ConfigError(f"preset {name!r} is not known: use one of {', '.join(map(repr, NAMES))}.")
     denoiser: nn.Module = denoisers_of(model)[0]
-    keys_fit = misfit(ToMA.keys(), family_of(denoiser).stacks(denoiser)) is None
-    return (OWN_KEYS if keys_fit else JOINT)[name]
+    own_keys = any(
+        part.own_keys
+        for stack in family_of(denoiser).stacks(denoiser)
+        for block in stack.blocks
+        for part in block.parts
+    )
+    return (OWN_KEYS if own_keys else JOINT)[name]

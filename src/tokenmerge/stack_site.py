@@ -119,6 +119,11 @@ class StackSite:
         self._read_mask(grid, device)
         for block in self.blocks:
             block.layout, self.reason = self._layout(block.config, grid)
+            if block.layout is not None and block.kept_keys > block.kept and not block.own_keys:
+                raise MergeRuntimeError(
+                    f"{block.block.name} would keep {block.kept_keys} keys and {block.kept} other tokens at this step, "
+                    f"and its attention makes keys of the tokens that are left: give a kv_ratio of at least ratio."
+                )
         layout = self.layout
         if fixed_order and self.root.config.scope != "site" and layout is not None:
             raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
@@ -137,7 +142,14 @@ class StackSite:
             if block.layout is not None:
                 block.layout = block.layout.to(device)
                 run = block.block.name if block.first_of_run else run
-                block.place = Place(block.block.name, block.index, block.count, self.reorders, self.stack.one_for_batch)
+                block.place = Place(
+                    block.block.name,
+                    block.index,
+                    block.count,
+                    self.reorders,
+                    self.stack.one_for_batch,
+                    block.own_keys,
+                )
                 block.group = self.root.plan.group(self._group_key(block, run, grid))
                 self._remember(block)
             for part in block.parts:
@@ -244,7 +256,7 @@ class StackSite:
         if set(part.kinds) & set(self.root.positional):
             return False
         only_keys = block.kept == self.tokens and block.kept_keys < self.tokens
-        return part.own_keys or not only_keys
+        return part.keys_apart or not only_keys
 
     def _thinned(self, grid: tuple[int, ...], device: torch.device) -> Tensor | None:
         """Which tokens self-attention reads at a whole step; None where it reads all."""

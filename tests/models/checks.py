@@ -12,6 +12,7 @@ from packaging.version import Version
 from tiny_models import DIFFUSERS
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 import tokenmerge as tm
 from tokenmerge.root import RootSite, root_site_of
@@ -37,21 +38,24 @@ def root_of(model: nn.Module) -> RootSite:
     return root
 
 
+class _Counting(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[int] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            key = args[1] if len(args) > 1 else kwargs["key"]
+            self.keys.append(key.shape[-2])
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def key_lengths() -> Iterator[list[int]]:
-    """How many keys each attention has seen, as it ran."""
-    seen: list[int] = []
-    original = functional.scaled_dot_product_attention
-
-    def counting(query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        seen.append(key.shape[-2])
-        return original(query, key, *args, **kwargs)
-
-    functional.scaled_dot_product_attention = counting
-    try:
-        yield seen
-    finally:
-        functional.scaled_dot_product_attention = original
+    """How many keys each attention has read, as it ran: enter it outside of what makes them fewer."""
+    with _Counting() as counting:
+        yield counting.keys
 
 
 def part_lengths(model: nn.Module) -> set[int]:

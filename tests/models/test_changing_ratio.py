@@ -126,6 +126,15 @@ def test_other_methods_follow_a_list_too(config: tm.MergeConfig) -> None:
     assert (first, last) == ((64, 16) if isinstance(config, tm.ToDo) else (48, 32))
 
 
+def test_keys_that_would_outnumber_the_tokens_they_are_made_of_are_an_error_at_that_step() -> None:
+    flux = tiny("flux")
+    model = made(flux.build)
+    tm.apply(model, tm.ToMA(ratio=[0.25, 0.75], kv_ratio=0.5, **TILES))
+    flux.call(model, [1], (8, 8), TIMESTEPS[0])
+    with pytest.raises(MergeRuntimeError, match=r"would keep 32 keys and 16 other tokens.*at least ratio"):
+        flux.call(model, [1], (8, 8), TIMESTEPS[-1])
+
+
 def test_only_keys_then_both() -> None:
     unet = tiny("sd15")
     model = made(unet.build)

@@ -8,21 +8,30 @@ from tiny_models import TINY_MODELS, TinyModel, made, tiny
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError
 
+HAVE_SELF_ATTENTION = [model for model in TINY_MODELS if model.merges_keys]
 
-@pytest.mark.parametrize("model", [model for model in TINY_MODELS if not model.own_keys and model.merges_keys], ids=str)
-@pytest.mark.parametrize("config", [tm.ToDo(), tm.ToMA(ratio=0, kv_ratio=0.5), tm.ToMA(kv_ratio=0)], ids=str)
-def test_keys_apart_where_queries_and_keys_are_one(model: TinyModel, config: tm.MergeConfig) -> None:
-    with pytest.raises(ConfigError, match=r"does not fit .*keys cannot be merged apart.*Use ToMA without"):
+
+@pytest.mark.parametrize("model", [model for model in HAVE_SELF_ATTENTION if not model.own_keys], ids=str)
+@pytest.mark.parametrize("config", [tm.ToMA(kv_ratio=0), tm.ToMA(kv_ratio=0.9, quota="gain")], ids=str)
+def test_keys_are_made_of_tokens_that_are_left(model: TinyModel, config: tm.MergeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"does not fit .*of the same tokens.*Use a kv_ratio above ratio"):
         tm.apply(made(model.build), config)
 
 
-@pytest.mark.parametrize("model", [model for model in TINY_MODELS if model.own_keys], ids=str)
-def test_keys_apart_where_they_can_be(model: TinyModel) -> None:
-    tm.apply(made(model.build), tm.ToDo())
+@pytest.mark.parametrize("model", [model for model in TINY_MODELS if not model.merges_keys], ids=str)
+def test_keys_apart_where_there_are_none(model: TinyModel) -> None:
+    with pytest.raises(ConfigError, match=r"does not fit .*no self-attention.*Leave kv_ratio out"):
+        tm.apply(made(model.build), tm.ToMA(ratio=0.5, kv_ratio=0.75))
+
+
+@pytest.mark.parametrize("model", HAVE_SELF_ATTENTION, ids=str)
+@pytest.mark.parametrize("config", [tm.ToDo(), tm.ToMA.keys(), tm.ToMA(ratio=0.5, kv_ratio=0.75)], ids=str)
+def test_keys_apart_where_they_can_be(model: TinyModel, config: tm.MergeConfig) -> None:
+    tm.apply(made(model.build), config)
 
 
 def test_an_error_leaves_the_model_as_it_was() -> None:
     model = made(tiny("flux").build)
     with pytest.raises(ConfigError):
-        tm.apply(model, tm.ToDo())
+        tm.apply(model, tm.ToMA(kv_ratio=0))
     tm.apply(model, tm.ToMA())

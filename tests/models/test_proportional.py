@@ -70,19 +70,28 @@ def test_merging_what_is_alike_changes_nothing(tiny: TinyModel, scope: Any) -> N
     assert torch.allclose(unweighted, before, atol=1e-5) == (tiny.text == 0)
 
 
-@pytest.mark.parametrize("name", ["sd15", "pixart"])
-@pytest.mark.parametrize("scope", SCOPES)
-def test_keys_merged_further_than_queries_leave_no_trace_either(name: str, scope: Any) -> None:
-    """Half of the tokens are left, and a quarter of the keys: where blocks are merged, some of those that are left."""
-    what = tiny_named(name)
+@pytest.mark.parametrize("what", [tiny for tiny in TINY_MODELS if tiny.makes_tokens], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"ratio": 0.5, "scope": scope} for scope in SCOPES),
+        {"ratio": 0, "scope": "site"},
+        {"ratio": 0, "scope": "site", "parts": ("self",), "selector": "random"},
+    ],
+    ids=str,
+)
+def test_keys_merged_further_than_queries_leave_no_trace_either(what: TinyModel, options: dict[str, Any]) -> None:
+    """Half of the tokens are left, or all, and a quarter of the keys, be they picked before attention or inside it."""
     model = made(what.build)
     grid = what.grid(8, 8)
     make_alike(model, what, grid)
     before = what.call(model, [1, 2], grid)
-    with tm.merged(model, dataclasses.replace(QUARTERS, ratio=0.5, kv_ratio=0.75, scope=scope)), key_lengths() as keys:
+    config = dataclasses.replace(QUARTERS, kv_ratio=0.75, detail_every=0, **options)
+    with key_lengths() as keys, tm.merged(model, config):
         close(what.call(model, [1, 2], grid), before)
-    assert 16 in keys
-    assert 32 not in keys
+    frames = 2**what.video
+    assert frames * 16 + what.text in keys
+    assert not {frames * 32 + what.text, frames * 64 + what.text} & set(keys)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

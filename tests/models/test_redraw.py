@@ -48,9 +48,10 @@ def test_the_schedule_says_when() -> None:
     assert not torch.equal(first, third)
 
 
+@pytest.mark.parametrize("name", ["sdxl", "flux", "wan"])  # keys of its own, or picked inside attention: 4d masks, none
 @pytest.mark.parametrize("regional", [True, False])
-def test_no_step_compiles_anew(regional: bool) -> None:
-    what = tiny("sdxl")
+def test_no_step_compiles_anew(regional: bool, name: str) -> None:
+    what = tiny(name)
     expected_model, model = made(what.build), made(what.build)
     with tm.merged(expected_model, KEYS):
         expected = [what.call(expected_model, (1,), what.grid(8, 8), timestep) for timestep in TIMESTEPS]

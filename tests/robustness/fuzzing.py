@@ -189,7 +189,7 @@ def cases(draw: st.DrawFn) -> Case:
     method = draw(st.sampled_from(sorted(METHODS)))
     options = draw(options_of(method))
     apart = (method == "ToDo" or "kv_ratio" in options) and draw(st.integers(0, 7)) > 0
-    models = [model.name for model in TINY_MODELS if model.own_keys or not apart]
+    models = [model.name for model in TINY_MODELS if model.merges_keys or not apart]
     then = draw(st.none() | st.tuples(sizes(), st.integers(1, 2)).map(lambda both: (*both[0], both[1])))
     return Case(
         method=method,

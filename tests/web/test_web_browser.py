@@ -93,8 +93,8 @@ def test_comparing_sliding_history_and_the_same_without_the_page(user: PageUser,
 
 
 def test_a_method_brings_its_own_settings(user: PageUser) -> None:
-    user.unfold("Merging in detail")
-    assert user.page.locator("#region").is_visible()
+    visible = "document.querySelector('#region')?.checkVisibility()"
+    user.until(lambda: user.unfold("Merging in detail"), visible)
     user.page.locator("#method input").click()
     user.page.get_by_role("option", name="todo").click()
     user.page.locator("#region").wait_for(state="hidden")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokenmerge.ops.picking import picked
 from tokenmerge.ops.regions import Regions
 
 
@@ -72,7 +73,4 @@ class PickedOperator(LinearOperator):
 
     def merge(self, tokens: Tensor) -> Tensor:
         assert self.destinations is not None
-        batch, count, channels = tokens.shape
-        first = torch.arange(batch, device=tokens.device).unsqueeze(1) * count
-        picked = tokens.reshape(-1, channels).index_select(0, (self.destinations + first).flatten())
-        return picked.view(batch, -1, channels)
+        return picked(tokens, self.destinations)

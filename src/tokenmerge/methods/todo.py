@@ -78,6 +78,10 @@ class ToDo(MergeConfig):
         return True
 
     @property
+    def picks_keys(self) -> bool:
+        return True
+
+    @property
     def merges_only_keys(self) -> bool:
         return True
 

@@ -169,7 +169,7 @@ class ToMA(MergeConfig):
 
     def _check_keys_among_merged(self) -> None:
         """Where whole blocks are merged, keys are picked among the tokens that are left."""
-        if self.merges_only_keys or self._keeps_more_keys or self.quota == "gain":
+        if self.merges_only_keys or not self.picks_keys:
             raise ConfigError(
                 f"kv_ratio is {self.kv_ratio!r}, ratio {self.ratio!r}, quota {self.quota!r} and scope {self.scope!r}: "
                 f"where whole blocks are merged, keys are picked among the tokens that are left, which needs a ratio "
@@ -183,8 +183,7 @@ class ToMA(MergeConfig):
 
     @property
     def _takes_whole_blocks(self) -> bool:
-        apart = self.keys_apart and (self.varies or self._keeps_more_keys or self.quota == "gain")
-        return super()._takes_whole_blocks and not apart
+        return super()._takes_whole_blocks and (not self.keys_apart or (self.picks_keys and not self.varies))
 
     def _check_ratio(self) -> None:
         if self.kv_ratio is None:
@@ -213,6 +212,10 @@ class ToMA(MergeConfig):
     @property
     def keys_apart(self) -> bool:
         return self.kv_ratio is not None and self.kv_ratio != self.ratio
+
+    @property
+    def picks_keys(self) -> bool:
+        return self.merges_only_keys or not (self._keeps_more_keys or self.quota == "gain")
 
     @property
     def merges_only_keys(self) -> bool:

@@ -53,16 +53,19 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
             # The first k greedy picks are what choosing k would have given: one selection serves both ratios.
             fewer = picks if rows is not None else picks[..., : inside // regions.count]
             operators[kept] = _operator(config, unit, fewer, rows, regions, tokens.dtype, place.in_region_order)
-    return Operators(operators[layout.kept], keys_of(config, operators, layout), picks, gains)
+    return Operators(operators[layout.kept], keys_of(config, operators, layout, place), picks, gains)
 
 
-def keys_of(config: ToMA, operators: Mapping[int, LinearOperator | None], layout: Layout) -> LinearOperator | None:
+def keys_of(
+    config: ToMA, operators: Mapping[int, LinearOperator | None], layout: Layout, place: Place
+) -> LinearOperator | None:
     """The operator for keys, of those by how many tokens they keep: one that picks, where keys are merged apart."""
     keys = operators[layout.kept_keys]
     if keys is None or layout.kept_keys == layout.kept:
         return keys
     keys = PickedOperator(**vars(keys))
-    return keys if config.merged_per == "site" else dataclasses.replace(keys, destinations=_among_merged(layout, keys))
+    of_all_tokens = layout.kept == layout.tokens or (place.own_keys and config.merged_per == "site")
+    return keys if of_all_tokens else dataclasses.replace(keys, destinations=_among_merged(layout, keys))
 
 
 def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Place) -> tuple[Tensor, Tensor | None]:

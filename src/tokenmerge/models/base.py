@@ -49,6 +49,11 @@ class Part:
     # (attention module, its tokens) -> the keys it makes of them; None where its keys are not of its tokens.
     keys: Callable[[Any, Tensor], Tensor] | None = projected_keys
 
+    @property
+    def keys_apart(self) -> bool:
+        """Can it read fewer keys than it has queries? Not its own: those that the attention inside it reads."""
+        return self.own_keys or ("self" in self.kinds and self.mask != "none")
+
 
 @dataclass(frozen=True)
 class Rotary:
@@ -147,8 +152,13 @@ class Family:
         return 0
 
 
-def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...]) -> list[Part]:
-    """The parts that hold nothing but the wanted kinds; one that holds several replaces those that hold fewer."""
+def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...], only_keys: bool = False) -> list[Part]:
+    """The parts that hold nothing but the wanted kinds; one that holds several replaces those that hold fewer.
+
+    only_keys: nothing is merged but keys of self-attention, so it does not matter what else is beside that in a part.
+    """
+    if only_keys and "self" in kinds:
+        kinds = (*kinds, *(kind for part in parts if "self" in part.kinds for kind in part.kinds))
     wanted = [part for part in parts if set(part.kinds) <= set(kinds)]
     return [part for part in wanted if not any(set(part.kinds) < set(other.kinds) for other in wanted)]
 

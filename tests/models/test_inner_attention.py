@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checks import TILES
+from checks import TILES, close
 from tiny_models import made
 from tiny_models.joint_attention import sd3, sd3_inputs
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 import tokenmerge as tm
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.weighing import WeighKeys
+from tokenmerge.inner_attention import InnerAttention
 
 INPUTS = sd3_inputs([1], (8, 8))
 
@@ -32,12 +32,30 @@ def test_weights_stand_beside_masks_of_the_attention_itself() -> None:
     additive = torch.zeros(1, 1, 1, 5).masked_fill(~hidden, -torch.inf)
     expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=weights + additive)
     attention = Attention()
-    with WeighKeys(weights, attention):
+    with InnerAttention(attention, 5, None, weights):
         for mask in (hidden, additive):
             assert torch.equal(attention(query, key, value, mask), expected)
         # Another number of keys is another attention, such as an adapter's.
         fewer = attention(query, key[..., :3, :], value[..., :3, :])
     assert torch.equal(fewer, functional.scaled_dot_product_attention(query, key[..., :3, :], value[..., :3, :]))
+
+
+def test_keys_that_are_not_read_might_as_well_not_be_there() -> None:
+    query, key, value = torch.randn(3, 2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    read = torch.tensor([[4, 0], [1, 3]])
+    own = torch.randn(2, 1, 5, 5, generator=torch.Generator().manual_seed(1))
+    weights = torch.tensor([0.5, 1.0]).view(1, 1, 1, 2)
+    rows = read[:, None, :, None].expand(2, 3, 2, 4)
+    fewer = key.gather(2, rows), value.gather(2, rows)
+    attention = Attention()
+    with InnerAttention(attention, 5, read, None) as inner:
+        plain = attention(query, key, value)
+        assert inner.used
+    close(plain, functional.scaled_dot_product_attention(query, *fewer))
+    mask = own.gather(3, read[:, None, None].expand(2, 1, 5, 2)) + weights
+    with InnerAttention(attention, 5, read, weights):
+        masked = attention(query, key, value, own)
+    close(masked, functional.scaled_dot_product_attention(query, *fewer, attn_mask=mask))
 
 
 def test_an_interrupt_leaves_no_weights_behind() -> None:

@@ -1,4 +1,4 @@
-"""Proportional attention where an attention takes no mask: PyTorch's own attention inside it is given the weights."""
+"""What PyTorch's own attention reads inside a module that cannot be told: fewer keys, and what each of them weighs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from tokenmerge.ops.picking import picked
+
 ATTENTION = functional.scaled_dot_product_attention
+NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 CALL = nn.Module._call_impl.__code__
 
 
-class WeighKeys(TorchFunctionMode):
-    """While it is entered, attention over as many keys as there are weights gets them as a mask, beside its own.
+class InnerAttention(TorchFunctionMode):
+    """While it is entered, attention over `length` keys reads some of them, and has weights beside its own mask.
+
+    To leave out keys here, after all that a model does to each of them, its positions too, is the same as to leave out
+    the tokens they are made of.
 
     It is entered in one hook and left in another, for the length of one attention module's forward. An interrupt
-    from the keyboard passes no hook on its way out, so weights are given only while that forward is running.
+    from the keyboard passes no hook on its way out, so it does something only while that forward is running.
     """
 
-    def __init__(self, weights: Tensor, attention: nn.Module) -> None:
+    def __init__(self, attention: nn.Module, length: int, read: Tensor | None, weights: Tensor | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.weights = weights  # (B, 1, 1, keys)
         self.attention = attention
+        self.length = length
+        self.read = read  # (B, K) which keys are read; None: all
+        self.weights = weights  # (B, 1, 1, K) to be added to logits; None: none
         self.used = False
 
     def enter(self) -> None:
@@ -50,21 +58,33 @@ class WeighKeys(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func is ATTENTION:
-            key = args[1] if len(args) > 1 else kwargs["key"]
-            if key.shape[-2] == self.weights.shape[-1] and _is_called(self.attention):
-                kwargs["attn_mask"] = self._beside(kwargs.get("attn_mask"))
+            kwargs.update(zip(NAMES, args, strict=False))
+            args = ()
+            if kwargs["key"].shape[-2] == self.length and _is_called(self.attention):
+                kwargs["key"], kwargs["value"] = self._read(kwargs["key"]), self._read(kwargs["value"])
+                kwargs["attn_mask"] = self._mask(kwargs.get("attn_mask"))
                 self.used = True
         if func is Tensor.unflatten:
             # It asks its super(), which torch.compile cannot follow from here; this is the same without.
             return torch.unflatten(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _beside(self, mask: Tensor | None) -> Tensor:
-        if mask is None:
-            return self.weights
-        if mask.dtype == torch.bool:
-            return self.weights.masked_fill(~mask, -math.inf)
-        return self.weights + mask
+    def _read(self, keys: Tensor) -> Tensor:
+        """(B, H, L, D) -> (B, H, K, D)"""
+        if self.read is None:
+            return keys
+        batch, heads, _, width = keys.shape
+        return picked(keys.transpose(1, 2).flatten(2), self.read).view(batch, -1, heads, width).transpose(1, 2)
+
+    def _mask(self, own: Tensor | None) -> Tensor | None:
+        """The attention's own mask, over the keys that are read, and the weights."""
+        if own is not None and self.read is not None:
+            own = torch.take_along_dim(own[(None,) * (4 - own.dim())], self.read[:, None, None], dim=-1)
+        if own is None or self.weights is None:
+            return self.weights if own is None else own
+        if own.dtype == torch.bool:
+            return self.weights.masked_fill(~own, -math.inf)
+        return self.weights + own
 
 
 def _is_called(module: nn.Module) -> bool:
