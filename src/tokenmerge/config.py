@@ -47,7 +47,7 @@ class MergeConfig:
         that merging loses, as it was then (see `tokenmerge.detail`). 0 never does. None takes what suits the method.
         Costs memory for one output of each part; a wider scope has fewer of them.
     thin_keys: at those whole steps let self-attention on fine levels read one key of every tile (see
-        `tokenmerge.thin_keys`), where the model takes keys apart from queries (UNets, PixArt). Hardly seen, and up to
+        `tokenmerge.thin_keys`), where the model takes keys of its own (UNets, PixArt). Hardly seen, and up to
         twice as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused
         projections.
     signal: what similarity is computed on. "hidden": the tokens as they enter the block. "normed": as self-attention is

@@ -126,5 +126,13 @@ ROWS = [
     *(Row("ControlNet", "one", on, build, add_controlnet, draw_controlled) for on, build in MODELS),
     Row("T2I-Adapter", "full adapter", "SD 1.5", stable_diffusion, add_t2i_adapter, t2i),
     *(Row("IP-Adapter", "without masks", on, build, add_ip_adapter, draw_with_picture) for on, build in MODELS),
+    Row(
+        "IP-Adapter",
+        "without masks, keys merged further (`kv_ratio=0.75`)",
+        *MODELS[2],
+        add_ip_adapter,
+        draw_with_picture,
+        options={"kv_ratio": 0.75},
+    ),
     Row("IP-Adapter", "with masks", *MODELS[0], add_ip_adapter, draw_with_masked_picture, scopes=("site",)),
 ]

@@ -34,7 +34,7 @@ METHODS: dict[str, NamedMethod] = {
     "toma-block": NamedMethod(ToMA.paper_block, "the paper's ToMA*: merged once per block"),
     "toma-released": NamedMethod(ToMA.released, "the authors' released code: ToMA-tile at every third step"),
     "toma-keys": NamedMethod(
-        ToMA.keys, "keys and values alone, one of each 2 x 2 tile: closest to the picture (UNets, PixArt)", "kv_ratio"
+        ToMA.keys, "keys and values alone, one of each 2 x 2 tile: closest to the picture in a UNet", "kv_ratio"
     ),
     "toma-detail": NamedMethod(ToMA, "tm.ToMA() itself: every fourth step whole, its detail given to the others"),
     "toma-stack": NamedMethod(

@@ -42,7 +42,8 @@ class ToMA(MergeConfig):
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
         With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Lists and functions as there.
         Keys merged apart are picked and weighed, not averaged: an average is shorter than each of them. With a wider
-        scope they are picked among the merged tokens, so that kv_ratio is the larger of the two.
+        scope, and in models but UNets and PixArt, they are picked among the merged tokens: there kv_ratio must be the
+        larger of the two.
     max_downsample: levels up to this many times coarser, per side, than the model's finest are merged; None merges
         all. 1 merges the finest alone, which has most tokens to spare.
     quota: "equal" keeps as many tokens in every region. "gain" keeps as many in all, more where tokens differ and fewer
@@ -107,8 +108,8 @@ class ToMA(MergeConfig):
     def keys(cls, ratio: float = 0.75) -> ToMA:
         """Only keys and values of self-attention on the finest level: of each 2 x 2 tile one, drawn anew at every step.
 
-        For Stable Diffusion UNets and PixArt. Hardly to be seen, and as fast as self-attention is slow: most on small
-        models and large images.
+        Hardly to be seen in Stable Diffusion UNets; in transformers of one level it costs more of the picture. As fast
+        as self-attention is slow: most on small models, large images and videos.
         """
         return cls(
             ratio=0,

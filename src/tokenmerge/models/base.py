@@ -39,7 +39,9 @@ class Part:
     leaves: str = ""  # and unmerged at the output of this one; the same module where empty
     enters_at: Literal["input", "output"] = "input"  # "output": merged as they come out of `module`
     attention: str = ""  # the attention module inside, where it is not `module` itself
-    own_keys: bool = False  # takes keys and values for its tokens from `encoder_hidden_states`, if given
+    # Takes keys and values for its tokens from `encoder_hidden_states`, if given. Where not, and it makes them of the
+    # tokens its queries are of, PyTorch's own attention inside it can be made to read fewer.
+    own_keys: bool = False
     # How the attention takes an additive mask over keys: as (B, 1, keys), as (B, 1, 1, keys), not at all; or not
     # itself, though PyTorch's own attention inside it can be given one.
     mask: Literal["none", "3d", "4d", "inside"] = "none"
