@@ -245,13 +245,20 @@ class PartSite:
         """Are some of its keys left out where attention reads them? It makes them of the tokens its queries are of."""
         return self.part.keys_apart and not self.part.own_keys and self.block.stack.root.config.keys_apart
 
+    @property
+    def _reads_fewer(self) -> bool:
+        """The same at this step: a ratio that changes may keep all keys, or as many as other tokens."""
+        operators = self.block.operators
+        return self._reads_inside and operators.keys_apart and operators.keys is not None
+
     def _read(self, args: Args, kwargs: Kwargs) -> Tensor | None:
         """(B, K) which keys of its sequence the attention reads; None where it reads all."""
-        operators = self.block.operators
-        if not self._reads_inside or not operators.keys_apart or operators.keys is None:
+        if not self._reads_fewer:
             return None
-        read = operators.keys.destinations
-        assert read is not None, "misfit refuses methods that do not pick their keys"
+        keys = self.block.operators.keys
+        assert keys is not None
+        assert keys.destinations is not None, "misfit refuses methods that do not pick their keys"
+        read = keys.destinations
         before, behind = self._other_keys(args, kwargs)
         grid = self.block.kept
         others = torch.arange(before + grid + behind, device=read.device).expand(read.shape[0], -1)
@@ -279,7 +286,7 @@ class PartSite:
         weights = tokens.new_zeros(tokens.shape[0], kept) if mass is None else mass.log().to(tokens.dtype)
         before, behind = self._other_keys(args, kwargs)
         weights = functional.pad(weights, (before, behind))
-        weights = weights[:, None] if self.part.mask == "3d" and not self._reads_inside else weights[:, None, None]
+        weights = weights[:, None] if self.part.mask == "3d" and not self._reads_fewer else weights[:, None, None]
         return weights if given is None else weights + _for_others(given, before, kept, behind, weights.dtype)
 
     def _other_keys(self, args: Args, kwargs: Kwargs) -> tuple[int, int]:

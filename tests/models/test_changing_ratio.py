@@ -135,6 +135,23 @@ def test_keys_that_would_outnumber_the_tokens_they_are_made_of_are_an_error_at_t
         flux.call(model, [1], (8, 8), TIMESTEPS[-1])
 
 
+@pytest.mark.parametrize("name", ["flux", "ltx", "qwen-image"])  # one for each way of weighing keys
+def test_keys_as_many_as_other_tokens_and_then_fewer(name: str) -> None:
+    what = tiny(name)
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    expected = []
+    for kv_ratio in (0.5, 0.75):
+        with tm.merged(model, tm.ToMA(ratio=0.5, kv_ratio=kv_ratio, scope="site", **TILES)):
+            expected.append(what.call(model, [1], grid, TIMESTEPS[0]))
+    with tm.merged(model, tm.ToMA(ratio=0.5, kv_ratio=[0.5, 0.75], scope="site", **TILES)) as handle:
+        close(what.call(model, [1], grid, TIMESTEPS[0]), expected[0])
+        root_of(model).fixed_progress = 0.9
+        handle.reset()
+        close(what.call(model, [1], grid, TIMESTEPS[0]), expected[1])
+    assert not torch.allclose(*expected, atol=1e-3)
+
+
 def test_only_keys_then_both() -> None:
     unet = tiny("sd15")
     model = made(unet.build)
