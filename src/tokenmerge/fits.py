@@ -35,7 +35,9 @@ def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
     blocks = [block for stack in stacks for block in stack.blocks]
     parts = [part for block in blocks for part in chosen_parts(block.parts, config.parts, only_keys)]
     if config.keys_apart and not any(part.keys_apart for part in parts):
-        return Misfit("it has no self-attention whose keys could be merged apart from queries", "Leave kv_ratio out")
+        return Misfit(
+            "it has no self-attention whose keys could be merged apart from queries", "Use ToMA without kv_ratio"
+        )
     if config.keys_apart and not config.picks_keys and not any(part.own_keys for part in parts):
         return Misfit(
             "its attention makes queries and keys of the same tokens, so that keys can only be some of those that are "

@@ -20,7 +20,7 @@ def test_keys_are_made_of_tokens_that_are_left(model: TinyModel, config: tm.Merg
 
 @pytest.mark.parametrize("model", [model for model in TINY_MODELS if not model.merges_keys], ids=str)
 def test_keys_apart_where_there_are_none(model: TinyModel) -> None:
-    with pytest.raises(ConfigError, match=r"does not fit .*no self-attention.*Leave kv_ratio out"):
+    with pytest.raises(ConfigError, match=r"does not fit .*no self-attention.*Use ToMA without kv_ratio"):
         tm.apply(made(model.build), tm.ToMA(ratio=0.5, kv_ratio=0.75))
 
 
