@@ -41,7 +41,7 @@ class BlockSite:
         self.index = index
         self.count = count
         config = stack.root.config
-        parts = chosen_parts(block.parts, config.parts, config.merges_only_keys)
+        parts = chosen_parts(block.parts, config.parts, config.keys_of_all)
         self.parts = [PartSite(part, self) for part in parts]
         self.before: BlockSite | None = None  # the block right before it, where that is not skipped
         self.first_of_run = self.last_of_run = True  # among neighbours that are all merged
@@ -92,9 +92,11 @@ class BlockSite:
         return self.layout.kept_keys
 
     @property
-    def own_keys(self) -> bool:
-        """Can its self-attention take keys of all tokens, whatever its queries are made of?"""
-        return any(part.own_keys for part in self.block.parts)
+    def keys_of_all(self) -> bool:
+        """Does its self-attention take keys of all tokens, whatever its queries are made of?"""
+        config = self.stack.root.config
+        apart = config.keys_of_all or any(part.own_keys for part in self.block.parts)
+        return config.scope == "site" and apart
 
     @property
     def even(self) -> bool:
@@ -196,7 +198,7 @@ class BlockSite:
             at.count,
             at.in_region_order,
             at.one_for_batch,
-            at.own_keys,
+            at.keys_of_all,
             self.stack.importance,
             root.draw,
         )

@@ -217,8 +217,13 @@ class MergeConfig:
 
     @property
     def picks_keys(self) -> bool:
-        """Are keys that are merged apart some of the tokens that are left, as they are? Every attention can do that."""
+        """Are keys that are merged apart some of the tokens, as they are? Every attention can do that."""
         return False
+
+    @property
+    def keys_of_all(self) -> bool:
+        """Are keys that are merged apart of all tokens, and not some of those that are left?"""
+        return self.merges_only_keys
 
     @property
     def merges_only_keys(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tokenmerge.operators import Operator
+from tokenmerge.ops.picking import picked
 from tokenmerge.plan import Memory
 
 
@@ -19,6 +20,15 @@ def unmerged(queries: Operator, tokens: Tensor, memory: Memory | None) -> Tensor
     if whole is None:
         return queries.unmerge(tokens)
     return whole + queries.unmerge(tokens - queries.merge(whole))
+
+
+def with_detail(queries: Operator, spread: Tensor, memory: Memory | None) -> Tensor:
+    """(B, N, C) -> (B, N, C): the same for what was picked, not merged, and is unmerged already."""
+    whole = None if memory is None else memory.current.output
+    if whole is None:
+        return spread
+    assert queries.destinations is not None, "what was picked sits somewhere"
+    return spread + whole - queries.unmerge(picked(whole, queries.destinations))
 
 
 def remember(memory: Memory, whole: Tensor) -> None:

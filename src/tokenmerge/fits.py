@@ -31,18 +31,17 @@ def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
     fixed = _fixed_order(stacks)
     if fixed and config.merged_per != "site":
         return Misfit(f"{fixed}, so whole blocks cannot be merged", "Use scope='site'")
-    only_keys = config.merges_only_keys
     blocks = [block for stack in stacks for block in stack.blocks]
-    parts = [part for block in blocks for part in chosen_parts(block.parts, config.parts, only_keys)]
+    parts = [part for block in blocks for part in chosen_parts(block.parts, config.parts, config.keys_of_all)]
     if config.keys_apart and not any(part.keys_apart for part in parts):
         return Misfit(
             "it has no self-attention whose keys could be merged apart from queries", "Use ToMA without kv_ratio"
         )
     if config.keys_apart and not config.picks_keys and not any(part.own_keys for part in parts):
         return Misfit(
-            "its attention makes queries and keys of the same tokens, so that keys can only be some of those that are "
-            "left",
-            "Use a kv_ratio above ratio and quota='equal', or leave kv_ratio out",
+            "its attention makes queries and keys of the same tokens, so that keys merged apart must be some of them, "
+            "as they are",
+            "Use a method whose picks_keys says that they are, such as ToMA or ToDo",
         )
     if config.signal_of_attention and not all(
         any(_gives(config.signal, block, part) for part in block.parts) for block in blocks

@@ -1,10 +1,11 @@
-"""What PyTorch's own attention reads inside a module that cannot be told: fewer keys, and what each of them weighs."""
+"""PyTorch's own attention inside a module that cannot be told: fewer keys, what each weighs, and fewer queries."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,22 +20,38 @@ NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 CALL = nn.Module._call_impl.__code__
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The queries that attention is asked, and what becomes of the answers."""
+
+    queries: Tensor  # (B, Q) which of them
+    spread: Callable[[Tensor], Tensor]  # (B, Q, C) -> (B, L, C): each token takes the answer to what stands for it
+
+
 class InnerAttention(TorchFunctionMode):
     """While it is entered, attention over `length` keys reads some of them, and has weights beside its own mask.
 
-    To leave out keys here, after all that a model does to each of them, its positions too, is the same as to leave out
-    the tokens they are made of.
+    To leave out keys or queries here, after all that a model does to each of them, its positions too, is the same as to
+    leave out the tokens they are made of.
 
     It is entered in one hook and left in another, for the length of one attention module's forward. An interrupt
     from the keyboard passes no hook on its way out, so it does something only while that forward is running.
     """
 
-    def __init__(self, attention: nn.Module, length: int, read: Tensor | None, weights: Tensor | None) -> None:
+    def __init__(
+        self,
+        attention: nn.Module,
+        length: int,
+        read: Tensor | None,
+        weights: Tensor | None,
+        asked: Asked | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.attention = attention
         self.length = length
         self.read = read  # (B, K) which keys are read; None: all
         self.weights = weights  # (B, 1, 1, K) to be added to logits; None: none
+        self.asked = asked  # None: every query
         self.used = False
 
     def enter(self) -> None:
@@ -61,30 +78,48 @@ class InnerAttention(TorchFunctionMode):
             kwargs.update(zip(NAMES, args, strict=False))
             args = ()
             if kwargs["key"].shape[-2] == self.length and _is_called(self.attention):
-                kwargs["key"], kwargs["value"] = self._read(kwargs["key"]), self._read(kwargs["value"])
-                kwargs["attn_mask"] = self._mask(kwargs.get("attn_mask"))
                 self.used = True
+                return self._attended(**kwargs)
         if func is Tensor.unflatten:
             # It asks its super(), which torch.compile cannot follow from here; this is the same without.
             return torch.unflatten(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _read(self, keys: Tensor) -> Tensor:
-        """(B, H, L, D) -> (B, H, K, D)"""
-        if self.read is None:
-            return keys
-        batch, heads, _, width = keys.shape
-        return picked(keys.transpose(1, 2).flatten(2), self.read).view(batch, -1, heads, width).transpose(1, 2)
+    def _attended(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **how: Any
+    ) -> Tensor:
+        """(B, H, L, D): the attention, over keys that are read, of queries that are asked."""
+        mask = self._mask(attn_mask)
+        if self.read is not None:
+            key, value = _at(key, self.read), _at(value, self.read)
+        if self.asked is None:
+            return ATTENTION(query, key, value, attn_mask=mask, **how)
+        answers = ATTENTION(_at(query, self.asked.queries), key, value, attn_mask=mask, **how)
+        return _in_heads(self.asked.spread(answers.transpose(1, 2).flatten(2)), answers.shape[1])
 
     def _mask(self, own: Tensor | None) -> Tensor | None:
-        """The attention's own mask, over the keys that are read, and the weights."""
-        if own is not None and self.read is not None:
-            own = torch.take_along_dim(own[(None,) * (4 - own.dim())], self.read[:, None, None], dim=-1)
+        """The attention's own mask, for the queries that are asked and over the keys that are read, and the weights."""
+        if own is not None:
+            own = own[(None,) * (4 - own.dim())]
+            if self.asked is not None and own.shape[-2] > 1:
+                own = torch.take_along_dim(own, self.asked.queries[:, None, :, None], dim=-2)
+            if self.read is not None:
+                own = torch.take_along_dim(own, self.read[:, None, None], dim=-1)
         if own is None or self.weights is None:
             return self.weights if own is None else own
         if own.dtype == torch.bool:
             return self.weights.masked_fill(~own, -math.inf)
         return self.weights + own
+
+
+def _at(heads: Tensor, places: Tensor) -> Tensor:
+    """(B, H, L, D), (B, M) -> (B, H, M, D)"""
+    return _in_heads(picked(heads.transpose(1, 2).flatten(2), places), heads.shape[1])
+
+
+def _in_heads(tokens: Tensor, heads: int) -> Tensor:
+    """(B, L, H * D) -> (B, H, L, D)"""
+    return tokens.view(*tokens.shape[:2], heads, -1).transpose(1, 2)
 
 
 def _is_called(module: nn.Module) -> bool:

@@ -74,7 +74,7 @@ class Place:
     count: int  # how many there are
     in_region_order: bool = False  # tokens come in the order of `Layout.regions` already
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
-    own_keys: bool = False  # keys merged apart are of all tokens, and not of those that are left after merging
+    keys_of_all: bool = False  # keys merged apart are of all tokens, and not of those that are left after merging
     # (B, N) or (1, N), in the order of the grid: how many tokens each counts as when destinations are chosen.
     importance: Tensor | None = None
     draw: Tensor | None = None  # () the step, for methods that draw tokens anew at each (see `MergeConfig.redraws`)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.caches import keeps_outputs
-from tokenmerge.detail import remember, unmerged
+from tokenmerge.detail import remember, unmerged, with_detail
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.hooked import (
     Args,
@@ -26,7 +26,7 @@ from tokenmerge.hooked import (
     with_changed,
     with_tokens,
 )
-from tokenmerge.inner_attention import InnerAttention
+from tokenmerge.inner_attention import Asked, InnerAttention
 from tokenmerge.models.base import Part
 from tokenmerge.plan import Memory
 
@@ -133,6 +133,10 @@ class PartSite:
 
         def restored(tokens: Tensor, position: int) -> Tensor:
             memory = self.details.get(position)
+            if self._given_all and position != self.part.outputs[0]:
+                return tokens  # what others answer, such as an IP-Adapter, was asked by every token
+            if self._given_all:
+                return self._on_grid(lambda grid: with_detail(queries, grid, memory), tokens, merged=False)
             return self._on_grid(lambda grid: unmerged(queries, grid, memory), tokens, merged=True)
 
         return with_changed(output, self.part.outputs, restored)
@@ -157,9 +161,11 @@ class PartSite:
     def _merge(self, tokens: Tensor) -> Tensor:
         self._refuse_too_few(tokens)
         queries = self.block.operators.queries
-        merged = tokens if queries is None else self._on_grid(queries.merge, tokens, merged=False)
+        merged = tokens
+        if queries is not None and not self._given_all:
+            merged = self._on_grid(queries.merge, tokens, merged=False)
         if not torch.compiler.is_compiling():
-            self.seen = merged.shape[1]
+            self.seen = tokens.shape[1] - self.block.stack.tokens + self.block.kept
         return merged
 
     @property
@@ -205,21 +211,24 @@ class PartSite:
         self._forget_interrupted()
         names = self._attention_arguments
         rotary = self.block.block.rotary
-        if rotary is not None and self.block.stack.root.config.scope == "site":
+        if rotary is not None and self.block.stack.root.config.scope == "site" and not self._given_all:
             name = rotary.attention_argument or rotary.argument
             placed = self.block.placed(given_argument(names, args, kwargs, name))
             args, kwargs = with_argument(names, args, kwargs, name, placed)
         given = given_argument(names, args, kwargs, "attention_mask")
         mask = self._mask(given, args, kwargs)
         read = self._read(args, kwargs)
-        if mask is not None or read is not None:
+        asked = self._asked(args, kwargs)
+        fewer = read is not None or asked is not None
+        if mask is not None or fewer:
             self._refuse_perturbed(module)
-        if read is not None or (mask is not None and self.part.mask == "inside"):
-            length = sum(self._other_keys(args, kwargs)) + self.block.kept
-            self._inner = InnerAttention(module, length, read, mask)
+        if fewer or (mask is not None and self.part.mask == "inside"):
+            length = sum(self._other_keys(args, kwargs)) + self._given
+            self._inner = InnerAttention(module, length, read, mask, asked)
             self._inner.enter()
             # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
-            return (args, kwargs) if given is None else with_argument(names, args, kwargs, "attention_mask", None)
+            ours = mask is not None and given is not None
+            return with_argument(names, args, kwargs, "attention_mask", None) if ours else (args, kwargs)
         return (args, kwargs) if mask is None else with_argument(names, args, kwargs, "attention_mask", mask)
 
     def _forget_interrupted(self) -> None:
@@ -246,10 +255,21 @@ class PartSite:
         return self.part.keys_apart and not self.part.own_keys and self.block.stack.root.config.keys_apart
 
     @property
+    def _given_all(self) -> bool:
+        """Is its attention given all tokens, and queries left out inside too, because keys are of all tokens?"""
+        return self._reads_inside and self.block.keys_of_all
+
+    @property
+    def _given(self) -> int:
+        """How many tokens of the grid its attention is given."""
+        return self.block.stack.tokens if self._given_all else self.block.kept
+
+    @property
     def _reads_fewer(self) -> bool:
-        """The same at this step: a ratio that changes may keep all keys, or as many as other tokens."""
+        """Does it read fewer keys at this step? A ratio that changes may keep all, or as many as other tokens."""
         operators = self.block.operators
-        return self._reads_inside and operators.keys_apart and operators.keys is not None
+        apart = operators.keys_apart or self._given_all
+        return self._reads_inside and apart and operators.keys is not None
 
     def _read(self, args: Args, kwargs: Kwargs) -> Tensor | None:
         """(B, K) which keys of its sequence the attention reads; None where it reads all."""
@@ -258,17 +278,36 @@ class PartSite:
         keys = self.block.operators.keys
         assert keys is not None
         assert keys.destinations is not None, "misfit refuses methods that do not pick their keys"
-        read = keys.destinations
+        return self._in_sequence(keys.destinations, args, kwargs)
+
+    def _asked(self, args: Args, kwargs: Kwargs) -> Asked | None:
+        """Which queries of its sequence the attention is asked; None where it is asked all that it is given."""
+        queries = self.block.operators.queries
+        if queries is None or not self._given_all:
+            return None
+        assert queries.destinations is not None, "what has keys to pick has places for its queries"
         before, behind = self._other_keys(args, kwargs)
-        grid = self.block.kept
-        others = torch.arange(before + grid + behind, device=read.device).expand(read.shape[0], -1)
-        return torch.cat([others[:, :before], read + before, others[:, before + grid :]], dim=1)
+
+        def spread(answers: Tensor) -> Tensor:
+            pieces = torch.split(answers, [before, answers.shape[1] - before - behind, behind], dim=1)
+            return torch.cat([pieces[0], queries.unmerge(pieces[1]), pieces[2]], dim=1)
+
+        return Asked(self._in_sequence(queries.destinations, args, kwargs), spread)
+
+    def _in_sequence(self, places: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
+        """(B, M) among the tokens of the grid -> (B, M + others): the same in the whole sequence, and all others."""
+        before, behind = self._other_keys(args, kwargs)
+        grid = self._given
+        others = torch.arange(before + grid + behind, device=places.device).expand(places.shape[0], -1)
+        return torch.cat([others[:, :before], places + before, others[:, before + grid :]], dim=1)
 
     @property
     def weighs(self) -> bool:
         """Does the attention get weights for what its keys stand for? Not where all are of the grid and equal."""
-        alone = self.part.text == "none" and not self.block.stack.trailing
-        return self.block.stack.root.weighs(self.part) and not (alone and self.block.even)
+        stack = self.block.stack
+        each_for_itself = self.block.kept_keys == stack.tokens
+        alone = self.part.text == "none" and not stack.trailing
+        return stack.root.weighs(self.part) and not each_for_itself and not (alone and self.block.even)
 
     def _mask(self, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
         """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
@@ -294,7 +333,7 @@ class PartSite:
         if self.part.own_keys:
             return 0, 0
         text = given_argument(self._attention_arguments, args, kwargs, "encoder_hidden_states")
-        others = tokens_of(args, kwargs).shape[1] - self.block.kept + (0 if text is None else text.shape[1])
+        others = tokens_of(args, kwargs).shape[1] - self._given + (0 if text is None else text.shape[1])
         behind = others if self.part.text == "last" else self.block.stack.trailing
         return others - behind, behind
 

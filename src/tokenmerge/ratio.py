@@ -82,6 +82,18 @@ def largest(ratio: Any) -> float:
     return 0.0 if callable(ratio) or ratio is None else ratio
 
 
+def bounds(ratio: Any) -> tuple[float, float]:
+    """The smallest and the largest number that a ratio may be; a function may be any.
+
+    >>> bounds(0.5), bounds(((0.2, 0.5), (0.1,))), bounds(lambda progress, depth: 0.5)
+    ((0.5, 0.5), (0.1, 0.5), (0.0, 1.0))
+    """
+    if isinstance(ratio, tuple):
+        ends = [bounds(item) for item in ratio]
+        return min(low for low, _ in ends), max(high for _, high in ends)
+    return (0.0, 1.0) if callable(ratio) else (ratio, ratio)
+
+
 def moments(ratio: Any, tries: int) -> set[float]:
     """Where in a generation to look at a ratio to tell all that it is: where a stretch of a list begins.
 

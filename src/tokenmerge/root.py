@@ -116,8 +116,8 @@ class RootSite:
         if not self.config.varies:
             return
         depths = {block.depth for site in sites for block in site.blocks}
-        progresses = self.config.moments(TRIES)
-        if all(self.config.at(progress, depth) is None for progress in progresses for depth in depths):
+        tried = [self.config.at(progress, depth) for progress in self.config.moments(TRIES) for depth in depths]
+        if not any(tried):
             raise NothingMergedError(
                 f"nothing would be merged in {type(self.model).__name__}: ratio is 0 at every step and block that is "
                 f"not skipped. Raise it somewhere."

@@ -119,11 +119,6 @@ class StackSite:
         self._read_mask(grid, device)
         for block in self.blocks:
             block.layout, self.reason = self._layout(block.config, grid)
-            if block.layout is not None and block.kept_keys > block.kept and not block.own_keys:
-                raise MergeRuntimeError(
-                    f"{block.block.name} would keep {block.kept_keys} keys and {block.kept} other tokens at this step, "
-                    f"and its attention makes keys of the tokens that are left: give a kv_ratio of at least ratio."
-                )
         layout = self.layout
         if fixed_order and self.root.config.scope != "site" and layout is not None:
             raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
@@ -148,7 +143,7 @@ class StackSite:
                     block.count,
                     self.reorders,
                     self.stack.one_for_batch,
-                    block.own_keys,
+                    block.keys_of_all,
                 )
                 block.group = self.root.plan.group(self._group_key(block, run, grid))
                 self._remember(block)

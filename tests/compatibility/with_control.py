@@ -134,5 +134,14 @@ ROWS = [
         draw_with_picture,
         options={"kv_ratio": 0.75},
     ),
+    Row(
+        "IP-Adapter",
+        "without masks, queries merged alone (`kv_ratio=0`)",
+        *MODELS[2],
+        add_ip_adapter,
+        draw_with_picture,
+        options={"kv_ratio": 0},
+        scopes=("site",),
+    ),
     Row("IP-Adapter", "with masks", *MODELS[0], add_ip_adapter, draw_with_masked_picture, scopes=("site",)),
 ]

@@ -63,7 +63,7 @@ def test_new_weights_keep_the_destinations():
 
 def test_keys_are_a_beginning_of_the_queries_choice():
     grid, config = (8, 8), ToMA(ratio=0.25, kv_ratio=0.75, scope="site")
-    operators = config.plan(torch.randn(1, 64, 5), config.layout(grid), Place("block", 0, 1, own_keys=True), None)
+    operators = config.plan(torch.randn(1, 64, 5), config.layout(grid), Place("block", 0, 1, keys_of_all=True), None)
     queries = set(operators.queries.destinations[0].tolist())
     keys = set(operators.keys.destinations[0].tolist())
     assert len(queries) == 48

@@ -42,12 +42,15 @@ class _Counting(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.keys: list[int] = []
+        self.both: list[tuple[int, int]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is functional.scaled_dot_product_attention:
             key = args[1] if len(args) > 1 else kwargs["key"]
+            query = args[0] if args else kwargs["query"]
             self.keys.append(key.shape[-2])
+            self.both.append((query.shape[-2], key.shape[-2]))
         return func(*args, **kwargs)
 
 
@@ -56,6 +59,13 @@ def key_lengths() -> Iterator[list[int]]:
     """How many keys each attention has read, as it ran: enter it outside of what makes them fewer."""
     with _Counting() as counting:
         yield counting.keys
+
+
+@contextmanager
+def attention_lengths() -> Iterator[list[tuple[int, int]]]:
+    """How many queries each attention was asked, and how many keys it has read; the same goes for it."""
+    with _Counting() as counting:
+        yield counting.both
 
 
 def part_lengths(model: nn.Module) -> set[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, close, key_lengths, part_lengths, root_of
+from checks import SCOPES, SMALL, attention_lengths, close, key_lengths, part_lengths, root_of
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -126,13 +126,28 @@ def test_other_methods_follow_a_list_too(config: tm.MergeConfig) -> None:
     assert (first, last) == ((64, 16) if isinstance(config, tm.ToDo) else (48, 32))
 
 
-def test_keys_that_would_outnumber_the_tokens_they_are_made_of_are_an_error_at_that_step() -> None:
-    flux = tiny("flux")
-    model = made(flux.build)
-    tm.apply(model, tm.ToMA(ratio=[0.25, 0.75], kv_ratio=0.5, **TILES))
-    flux.call(model, [1], (8, 8), TIMESTEPS[0])
-    with pytest.raises(MergeRuntimeError, match=r"would keep 32 keys and 16 other tokens.*at least ratio"):
-        flux.call(model, [1], (8, 8), TIMESTEPS[-1])
+@pytest.mark.parametrize("name", ["flux", "pixart"])  # without keys of its own and with them
+@pytest.mark.parametrize("ratio", [[0.25, 0.75], lambda progress, depth: 0.25 if progress < 0.5 else 0.75])
+def test_keys_that_would_outnumber_the_tokens_they_are_picked_among_are_an_error(name: str, ratio: Any) -> None:
+    """Before the first step, though it would be wrong only at a later one."""
+    with pytest.raises(ConfigError, match=r"kv_ratio is 0.5, ratio 0.75.*picked among the tokens that are left"):
+        tm.apply(made(tiny(name).build), tm.ToMA(ratio=ratio, kv_ratio=0.5, scope="stack", **TILES))
+
+
+@pytest.mark.parametrize("name", ["flux", "ltx", "qwen-image"])  # one for each way of weighing keys
+@pytest.mark.parametrize("ratio", [[0.25, 0.75], lambda progress, depth: 0.25 if progress < 0.5 else 0.75])
+def test_more_queries_than_keys_and_then_fewer(name: str, ratio: Any) -> None:
+    what = tiny(name)
+    model = made(what.build)
+    seen = []
+    with attention_lengths() as both:
+        tm.apply(model, tm.ToMA(ratio=ratio, kv_ratio=0.5, **TILES))
+        for timestep in (TIMESTEPS[0], TIMESTEPS[-1]):
+            what.call(model, [1], what.grid(8, 8), timestep)
+            seen.append(max(both))
+            both.clear()
+    frames, text = 2**what.video, what.text
+    assert seen == [(frames * kept + text, frames * 32 + text) for kept in (48, 16)]
 
 
 @pytest.mark.parametrize("name", ["flux", "ltx", "qwen-image"])  # one for each way of weighing keys

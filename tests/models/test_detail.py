@@ -30,13 +30,13 @@ def errors(whole: list[Tensor], merged: list[Tensor]) -> list[float]:
 
 
 @pytest.mark.parametrize("what", FAMILIES, ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
-def test_whole_steps_are_untouched_and_the_others_come_closer(what: TinyModel, scope: Any) -> None:
+@pytest.mark.parametrize("options", [*({"scope": scope} for scope in SCOPES), {"kv_ratio": 0}], ids=str)
+def test_whole_steps_are_untouched_and_the_others_come_closer(what: TinyModel, options: dict[str, Any]) -> None:
     model = made(what.build)
     before = generate(model, what)
-    with tm.merged(model, tm.ToMA(scope=scope, detail_every=0, **TILES)):
+    with tm.merged(model, tm.ToMA(detail_every=0, **options, **TILES)):
         plain = errors(before, generate(model, what))
-    with tm.merged(model, tm.ToMA(scope=scope, detail_every=3, thin_keys=False, **TILES)):
+    with tm.merged(model, tm.ToMA(detail_every=3, thin_keys=False, **options, **TILES)):
         detailed = errors(before, generate(model, what))
     assert [error == 0 for error in detailed] == [step % 3 == 1 for step in range(len(TIMESTEPS))]
     assert detailed[0] == plain[0]  # there is nothing to remember yet
@@ -98,6 +98,19 @@ def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: Tiny
     raw.remove()
     restored.remove()
     handle.remove()
+
+
+@pytest.mark.parametrize("what", [tiny(name) for name in ("flux", "sd3", "wan")], ids=str)
+def test_where_queries_alone_are_left_out_nothing_is_lost_as_long_as_nothing_changes(what: TinyModel) -> None:
+    """The queries that are asked get the answer of the whole step, and the others what set them apart in it."""
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    timesteps = (1.0, 0.99, 0.98999)
+    before = [what.call(model, [1, 2], grid, timestep) for timestep in timesteps]
+    with tm.merged(model, tm.ToMA(kv_ratio=0, parts=("self",), detail_every=2, **TILES)):
+        after = errors(before, [what.call(model, [1, 2], grid, timestep) for timestep in timesteps])
+    assert after[0] > 0
+    assert after[2] < after[0] * 1e-3
 
 
 def test_every_method_that_merges_queries_takes_it() -> None:

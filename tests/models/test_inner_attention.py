@@ -13,7 +13,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 import tokenmerge as tm
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.inner_attention import InnerAttention
+from tokenmerge.inner_attention import Asked, InnerAttention
 
 INPUTS = sd3_inputs([1], (8, 8))
 
@@ -56,6 +56,22 @@ def test_keys_that_are_not_read_might_as_well_not_be_there() -> None:
     with InnerAttention(attention, 5, read, weights):
         masked = attention(query, key, value, own)
     close(masked, functional.scaled_dot_product_attention(query, *fewer, attn_mask=mask))
+
+
+@pytest.mark.parametrize("read", [None, torch.tensor([[4, 0], [1, 3]])], ids=["all keys", "some keys"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_each_token_takes_the_answer_to_the_query_that_stands_for_it(read: Tensor | None, rows: int) -> None:
+    query, key, value = torch.randn(3, 2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    own = torch.randn(2, 1, rows, 5, generator=torch.Generator().manual_seed(1))
+    stands_for = torch.tensor([0, 1, 1, 0, 1])  # which of the queries, for each token
+    asked = Asked(torch.tensor([[3, 1], [0, 4]]), lambda answers: answers.index_select(1, stands_for))
+    attention = Attention()
+    with InnerAttention(attention, 5, read, None):
+        every = attention(query, key, value, own)
+    with InnerAttention(attention, 5, read, None, asked):
+        got = attention(query, key, value, own)
+    close(got[0], every[0][:, [3, 1, 1, 3, 1]])
+    close(got[1], every[1][:, [0, 4, 4, 0, 4]])
 
 
 def test_an_interrupt_leaves_no_weights_behind() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, close, key_lengths
+from checks import SCOPES, SMALL, attention_lengths, close, key_lengths
 from tiny_models import TINY_MODELS, TinyModel, made
 from tiny_models import tiny as tiny_named
 from torch import Tensor, nn
@@ -94,6 +94,25 @@ def test_keys_merged_further_than_queries_leave_no_trace_either(what: TinyModel,
     assert not {frames * 32 + what.text, frames * 64 + what.text} & set(keys)
 
 
+@pytest.mark.parametrize("what", [tiny for tiny in TINY_MODELS if tiny.makes_tokens], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"kv_ratio": 0}, {"kv_ratio": 0, "parts": ("self",)}, {"kv_ratio": 0.5}, {"quota": "gain"}], ids=str
+)
+def test_queries_merged_further_than_keys_leave_no_trace_either(what: TinyModel, options: dict[str, Any]) -> None:
+    """A quarter of the queries is asked; of keys all are read, or half. Under a quota keys are not among the others."""
+    model = made(what.build)
+    grid = what.grid(8, 8)
+    make_alike(model, what, grid)
+    before = what.call(model, [1, 2], grid)
+    config = dataclasses.replace(QUARTERS, detail_every=0, **{"kv_ratio": 0.8, **options})
+    with attention_lengths() as lengths, tm.merged(model, config):
+        close(what.call(model, [1, 2], grid), before)
+    whole, quarter = (2**what.video * tokens + what.text for tokens in (64, 16))
+    kept = 2**what.video * {0: 64, 0.5: 32, 0.8: 16}[config.kv_ratio] + what.text
+    assert (quarter, kept) in lengths
+    assert not {(whole, whole), (whole, kept)} & set(lengths)
+
+
 @pytest.mark.parametrize("scope", SCOPES)
 def test_keys_of_what_a_mask_keeps_are_all_there(scope: Any) -> None:
     what = tiny_named("pixart")
@@ -118,6 +137,9 @@ def test_keys_that_stand_for_as_many_need_no_weights() -> None:
             pictures.append(what.call(model, [1], grid))
             assert "mask of a row" not in str(handle.explain())
     assert torch.equal(*pictures)
+    with tm.merged(model, tm.ToMA(ratio=0.5, kv_ratio=0, **SMALL)) as handle:
+        what.call(model, [1], grid)
+        assert "mask of a row" not in str(handle.explain())  # every key stands for itself
     with tm.merged(model, tm.ToMA(**{**options, "tile": (4, 4)})) as handle:
         what.call(model, [1], grid)
         assert "mask of a row" in str(handle.explain())

@@ -68,4 +68,4 @@ class LowerBound(ToMA):
                     aside=regions.aside,
                     destinations=destinations_of(places, regions, place.in_region_order),
                 )
-        return Operators(operators[layout.kept], keys_of(self, operators, layout, place))
+        return Operators(operators[layout.kept], keys_of(operators, layout, place))

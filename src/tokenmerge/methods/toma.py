@@ -17,7 +17,7 @@ from tokenmerge.methods.toma_plan import make_plan
 from tokenmerge.operators import CannotMerge, Layout, Operators, Place
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
-from tokenmerge.ratio import Ratio, is_number, is_ratio, stored_ratio, varies
+from tokenmerge.ratio import Ratio, bounds, is_number, is_ratio, stored_ratio, varies
 
 LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 WHOLE_STEPS = 4  # one in so many, where detail_every is None
@@ -42,8 +42,8 @@ class ToMA(MergeConfig):
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
         With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Lists and functions as there.
         Keys merged apart are picked and weighed, not averaged: an average is shorter than each of them. With a wider
-        scope, and in models but UNets and PixArt, they are picked among the merged tokens: there kv_ratio must be the
-        larger of the two.
+        scope they are picked among the merged tokens: there kv_ratio must be the larger of the two. In models but
+        UNets and PixArt a smaller one saves less, for their attention is then given all tokens (docs/options.md).
     max_downsample: levels up to this many times coarser, per side, than the model's finest are merged; None merges
         all. 1 merges the finest alone, which has most tokens to spare.
     quota: "equal" keeps as many tokens in every region. "gain" keeps as many in all, more where tokens differ and fewer
@@ -170,7 +170,8 @@ class ToMA(MergeConfig):
 
     def _check_keys_among_merged(self) -> None:
         """Where whole blocks are merged, keys are picked among the tokens that are left."""
-        if self.merges_only_keys or not self.picks_keys:
+        surely_more = not self.varies and self.keys_of_all
+        if self.merges_only_keys or self.quota == "gain" or surely_more:
             raise ConfigError(
                 f"kv_ratio is {self.kv_ratio!r}, ratio {self.ratio!r}, quota {self.quota!r} and scope {self.scope!r}: "
                 f"where whole blocks are merged, keys are picked among the tokens that are left, which needs a ratio "
@@ -178,13 +179,8 @@ class ToMA(MergeConfig):
             )
 
     @property
-    def _keeps_more_keys(self) -> bool:
-        """Are fewer keys merged away than other tokens, as far as that can be told yet?"""
-        return not self.varies and self._numbers()[1] < self._numbers()[0]
-
-    @property
     def _takes_whole_blocks(self) -> bool:
-        return super()._takes_whole_blocks and (not self.keys_apart or (self.picks_keys and not self.varies))
+        return super()._takes_whole_blocks and not (self.keys_apart and (self.keys_of_all or self.varies))
 
     def _check_ratio(self) -> None:
         if self.kv_ratio is None:
@@ -216,7 +212,14 @@ class ToMA(MergeConfig):
 
     @property
     def picks_keys(self) -> bool:
-        return self.merges_only_keys or not (self._keeps_more_keys or self.quota == "gain")
+        return True
+
+    @property
+    def keys_of_all(self) -> bool:
+        if not self.keys_apart:
+            return False
+        may_keep_more = bounds(self.kv_ratio)[0] < bounds(self.ratio)[1]
+        return self.merges_only_keys or self.quota == "gain" or may_keep_more
 
     @property
     def merges_only_keys(self) -> bool:

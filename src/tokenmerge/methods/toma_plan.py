@@ -53,18 +53,16 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
             # The first k greedy picks are what choosing k would have given: one selection serves both ratios.
             fewer = picks if rows is not None else picks[..., : inside // regions.count]
             operators[kept] = _operator(config, unit, fewer, rows, regions, tokens.dtype, place.in_region_order)
-    return Operators(operators[layout.kept], keys_of(config, operators, layout, place), picks, gains)
+    return Operators(operators[layout.kept], keys_of(operators, layout, place), picks, gains)
 
 
-def keys_of(
-    config: ToMA, operators: Mapping[int, LinearOperator | None], layout: Layout, place: Place
-) -> LinearOperator | None:
+def keys_of(operators: Mapping[int, LinearOperator | None], layout: Layout, place: Place) -> LinearOperator | None:
     """The operator for keys, of those by how many tokens they keep: one that picks, where keys are merged apart."""
     keys = operators[layout.kept_keys]
     if keys is None or layout.kept_keys == layout.kept:
         return keys
     keys = PickedOperator(**vars(keys))
-    of_all_tokens = layout.kept == layout.tokens or (place.own_keys and config.merged_per == "site")
+    of_all_tokens = layout.kept == layout.tokens or place.keys_of_all
     return keys if of_all_tokens else dataclasses.replace(keys, destinations=_among_merged(layout, keys))
 
 

@@ -154,13 +154,19 @@ class Family:
         return 0
 
 
-def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...], only_keys: bool = False) -> list[Part]:
+def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...], keys_of_all: bool = False) -> list[Part]:
     """The parts that hold nothing but the wanted kinds; one that holds several replaces those that hold fewer.
 
-    only_keys: nothing is merged but keys of self-attention, so it does not matter what else is beside that in a part.
+    keys_of_all: keys are made of all tokens, so that self-attention is given them all, and with it whatever else is in
+        a part that has no other part for it alone.
     """
-    if only_keys and "self" in kinds:
-        kinds = (*kinds, *(kind for part in parts if "self" in part.kinds for kind in part.kinds))
+    if keys_of_all and "self" in kinds:
+        fewest = min((len(part.kinds) for part in parts if "self" in part.kinds), default=0)
+        return [
+            part
+            for part in parts
+            if (len(part.kinds) == fewest if "self" in part.kinds else set(part.kinds) <= set(kinds))
+        ]
     wanted = [part for part in parts if set(part.kinds) <= set(kinds)]
     return [part for part in wanted if not any(set(part.kinds) < set(other.kinds) for other in wanted)]
 
