@@ -208,7 +208,11 @@ class MergeConfig:
         numbers = {field: ratio_at(field, getattr(self, field), progress, depth) for field in self.ratios}
         # Keys may be merged apart, but not where whole blocks are.
         merges = any(numbers.values()) if self.merged_per == "site" else numbers["ratio"]
-        return dataclasses.replace(self, **numbers) if merges else None
+        if not merges:
+            return None
+        # Nor is there detail to lose where keys alone are merged.
+        detail: dict[str, Any] = {} if numbers["ratio"] else {"detail_every": 0}
+        return dataclasses.replace(self, **numbers, **detail)
 
     @property
     def keys_apart(self) -> bool:

@@ -14,21 +14,18 @@ from tokenmerge.ops.picking import picked
 from tokenmerge.plan import Memory
 
 
-def unmerged(queries: Operator, tokens: Tensor, memory: Memory | None) -> Tensor:
-    """(B, M, C) -> (B, N, C), with the detail of the last whole step where that is remembered."""
+def unmerged(queries: Operator, tokens: Tensor, memory: Memory | None, picks: bool = False) -> Tensor:
+    """(B, M, C) -> (B, N, C), with the detail of the last whole step where that is remembered.
+
+    picks: the tokens were picked and not merged, so that M is to pick, too.
+    """
     whole = None if memory is None else memory.current.output
     if whole is None:
         return queries.unmerge(tokens)
+    if picks:
+        assert queries.destinations is not None, "what was picked sits somewhere"
+        return whole + queries.unmerge(tokens - picked(whole, queries.destinations))
     return whole + queries.unmerge(tokens - queries.merge(whole))
-
-
-def with_detail(queries: Operator, spread: Tensor, memory: Memory | None) -> Tensor:
-    """(B, N, C) -> (B, N, C): the same for what was picked, not merged, and is unmerged already."""
-    whole = None if memory is None else memory.current.output
-    if whole is None:
-        return spread
-    assert queries.destinations is not None, "what was picked sits somewhere"
-    return spread + whole - queries.unmerge(picked(whole, queries.destinations))
 
 
 def remember(memory: Memory, whole: Tensor) -> None:

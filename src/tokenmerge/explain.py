@@ -205,13 +205,14 @@ def _counts(block: BlockSite) -> tuple[int, int]:
 
 
 def _stack_report(stack: StackSite, blocks: list[BlockSite], during: str) -> StackReport:
-    parts = dict.fromkeys(kind for block in blocks for part in block.parts if part.active for kind in part.part.kinds)
+    active = [part.part.kinds for block in blocks for part in block.parts if part.active]
+    parts = [kind for kind in stack.root.config.parts if any(kind in kinds for kinds in active)]
     kept, kept_keys = _counts(blocks[0]) if blocks else (stack.tokens, stack.tokens)
     return StackReport(
         name=stack.stack.name,
         blocks=[block.block.name for block in blocks],
         skipped=len(stack.stack.blocks) - len(blocks),
-        parts=list(parts),
+        parts=parts,
         grid=stack.grid or (),
         tokens=stack.tokens,
         kept=kept,

@@ -52,7 +52,7 @@ class Measured:
     calls: int
     selections: int
     weightings: int
-    tokens_seen: dict[str, int]  # block.part -> tokens it ran on in the last call
+    tokens_seen: dict[str, int]  # block.part -> tokens it ran on in the last call, or queries that it was asked
     held: int  # bytes of what is remembered from earlier steps
 
 

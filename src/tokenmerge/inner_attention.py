@@ -24,12 +24,12 @@ CALL = nn.Module._call_impl.__code__
 class Asked:
     """The queries that attention is asked, and what becomes of the answers."""
 
-    queries: Tensor  # (B, Q) which of them
-    spread: Callable[[Tensor], Tensor]  # (B, Q, C) -> (B, L, C): each token takes the answer to what stands for it
+    queries: Tensor | None  # (B, Q) which of them; None: all
+    answered: Callable[[Tensor], Tensor]  # (B, Q, C) -> (B, L, C): each token takes the answer to what stands for it
 
 
 class InnerAttention(TorchFunctionMode):
-    """While it is entered, attention over `length` keys reads some of them, and has weights beside its own mask.
+    """While it is entered, self-attention of `length` tokens reads some of them, and has weights beside its own mask.
 
     To leave out keys or queries here, after all that a model does to each of them, its positions too, is the same as to
     leave out the tokens they are made of.
@@ -51,7 +51,7 @@ class InnerAttention(TorchFunctionMode):
         self.length = length
         self.read = read  # (B, K) which keys are read; None: all
         self.weights = weights  # (B, 1, 1, K) to be added to logits; None: none
-        self.asked = asked  # None: every query
+        self.asked = asked  # None: every query, for its answer as it is
         self.used = False
 
     def enter(self) -> None:
@@ -77,7 +77,8 @@ class InnerAttention(TorchFunctionMode):
         if func is ATTENTION:
             kwargs.update(zip(NAMES, args, strict=False))
             args = ()
-            if kwargs["key"].shape[-2] == self.length and _is_called(self.attention):
+            lengths = {kwargs[name].shape[-2] for name in ("query", "key")}
+            if lengths == {self.length} and _is_called(self.attention):
                 self.used = True
                 return self._attended(**kwargs)
         if func is Tensor.unflatten:
@@ -94,14 +95,16 @@ class InnerAttention(TorchFunctionMode):
             key, value = _at(key, self.read), _at(value, self.read)
         if self.asked is None:
             return ATTENTION(query, key, value, attn_mask=mask, **how)
-        answers = ATTENTION(_at(query, self.asked.queries), key, value, attn_mask=mask, **how)
-        return _in_heads(self.asked.spread(answers.transpose(1, 2).flatten(2)), answers.shape[1])
+        if self.asked.queries is not None:
+            query = _at(query, self.asked.queries)
+        answers = ATTENTION(query, key, value, attn_mask=mask, **how)
+        return _in_heads(self.asked.answered(answers.transpose(1, 2).flatten(2)), answers.shape[1])
 
     def _mask(self, own: Tensor | None) -> Tensor | None:
         """The attention's own mask, for the queries that are asked and over the keys that are read, and the weights."""
         if own is not None:
             own = own[(None,) * (4 - own.dim())]
-            if self.asked is not None and own.shape[-2] > 1:
+            if self.asked is not None and self.asked.queries is not None and own.shape[-2] > 1:
                 own = torch.take_along_dim(own, self.asked.queries[:, None, :, None], dim=-2)
             if self.read is not None:
                 own = torch.take_along_dim(own, self.read[:, None, None], dim=-1)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.caches import keeps_outputs
-from tokenmerge.detail import remember, unmerged, with_detail
+from tokenmerge.detail import remember, unmerged
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.hooked import (
     Args,
@@ -44,13 +44,16 @@ class PartSite:
         self.lends = False  # this step runs whole, and what it gives is remembered
         self.thinned: Tensor | None = None  # (K,) the tokens that it takes keys from at this step, which runs whole
         self.details: dict[int, Memory] = {}  # by where the tokens stand in the output
-        self.seen: int | None = None  # tokens the part ran on in its last call
+        self.seen: int | None = None  # tokens the part ran on in its last call, or that its attention was asked for
         self._modules: list[nn.Module] = []
         self._inside: list[nn.Module] = []  # every module between where tokens enter and where they leave
         self._attention_arguments: tuple[str, ...] = ()
         self._inner: InnerAttention | None = None  # entered while the attention runs
-        # Where similarity is computed on what self-attention is given, the plan is made as that begins.
+        # Where similarity is computed on what self-attention is given, the plan is made where that is made, before
+        # whatever else is given it: at the entrance of the part that holds most.
         self._refreshes = block.stack.root.config.signal_of_attention and "self" in part.kinds
+        around = (other for other in block.block.parts if set(part.kinds) < set(other.kinds))
+        self._signal_part = max((part, *around), key=lambda each: len(each.kinds))
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
@@ -60,10 +63,14 @@ class PartSite:
             return
         self.detach()
         self._modules = modules
-        entrance, attention, exit_ = modules
-        held = [self.block.block.module] if self.part.attention else dict.fromkeys(modules)
+        entrance, attention, exit_, source = modules
+        held = [self.block.block.module] if self.part.attention else dict.fromkeys(modules[:3])
         self._inside = [inner for module in held for inner in module.modules()]
         merges_here = self.block.stack.root.config.scope == "site"
+        if self._refreshes and self._signal_part.enters_at == "input":
+            self._handles.append(source.register_forward_pre_hook(self.see, with_kwargs=True))
+        elif self._refreshes:
+            self._handles.append(source.register_forward_hook(self.see_output))
         if self.part.own_keys or (merges_here and self.part.enters_at == "input"):
             self._handles.append(entrance.register_forward_pre_hook(self.enter, with_kwargs=True))
         elif merges_here:
@@ -88,7 +95,7 @@ class PartSite:
 
     def _current_modules(self) -> list[nn.Module]:
         part = self.part
-        names = part.module, part.attention or part.module, part.leaves or part.module
+        names = part.module, part.attention or part.module, part.leaves or part.module, self._signal_part.module
         return [self.block.block.module.get_submodule(name) for name in names]
 
     @property
@@ -101,13 +108,20 @@ class PartSite:
         inside = (module for module in self._inside if module is not self.block.block.module)
         return keeps_outputs(inside)
 
+    def see(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
+        if self.active:
+            self._refresh(tokens_of(args, kwargs))
+
+    def see_output(self, module: nn.Module, args: Args, output: Any) -> None:
+        if self.active:
+            self._refresh(output if isinstance(output, Tensor) else output[self._signal_part.outputs[0]])
+
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         if self.thinned is not None:
             return args, {**kwargs, "encoder_hidden_states": tokens_of(args, kwargs).index_select(1, self.thinned)}
         if not self.active:
             return None
         tokens = tokens_of(args, kwargs)
-        self._refresh(tokens)
         operators = self.block.operators
         if self.part.own_keys and operators.keys_apart:
             self._refuse_fused(module)
@@ -121,10 +135,11 @@ class PartSite:
     def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
         if not self.active:
             return None
-        self._refresh(output if isinstance(output, Tensor) else output[self.part.outputs[0]])
         return with_changed(output, self.part.outputs, lambda tokens, _: self._merge(tokens))
 
     def leave(self, module: nn.Module, args: Args, output: Any) -> Any:
+        if self._given_all:
+            return None  # all that was left out is back, and remembered, where attention answers
         if self.lends:
             with_changed(output, self.part.outputs, self._remember)
         queries = self.block.operators.queries if self.active else None
@@ -133,10 +148,6 @@ class PartSite:
 
         def restored(tokens: Tensor, position: int) -> Tensor:
             memory = self.details.get(position)
-            if self._given_all and position != self.part.outputs[0]:
-                return tokens  # what others answer, such as an IP-Adapter, was asked by every token
-            if self._given_all:
-                return self._on_grid(lambda grid: with_detail(queries, grid, memory), tokens, merged=False)
             return self._on_grid(lambda grid: unmerged(queries, grid, memory), tokens, merged=True)
 
         return with_changed(output, self.part.outputs, restored)
@@ -149,7 +160,7 @@ class PartSite:
 
     @torch.no_grad()
     def _refresh(self, tokens: Tensor) -> None:
-        if not self._refreshes or not self.block.refresh_due:
+        if not self.block.refresh_due:
             return
         self._refuse_too_few(tokens)
         signal = self.block.stack.pieces(tokens, self.block.stack.tokens, self.part.text == "last")[1]
@@ -206,9 +217,13 @@ class PartSite:
 
     def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         """Tell the attention what its merged tokens stand for, and where they are."""
-        if not self.active:
+        if not self.active and not (self.lends and self._given_all):
             return None
         self._forget_interrupted()
+        if self.lends:
+            length = sum(self._other_keys(args, kwargs)) + self._given
+            self._enter_inner(InnerAttention(module, length, None, None, Asked(None, self._remember_answers)))
+            return None
         names = self._attention_arguments
         rotary = self.block.block.rotary
         if rotary is not None and self.block.stack.root.config.scope == "site" and not self._given_all:
@@ -224,12 +239,15 @@ class PartSite:
             self._refuse_perturbed(module)
         if fewer or (mask is not None and self.part.mask == "inside"):
             length = sum(self._other_keys(args, kwargs)) + self._given
-            self._inner = InnerAttention(module, length, read, mask, asked)
-            self._inner.enter()
+            self._enter_inner(InnerAttention(module, length, read, mask, asked))
             # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
             ours = mask is not None and given is not None
             return with_argument(names, args, kwargs, "attention_mask", None) if ours else (args, kwargs)
         return (args, kwargs) if mask is None else with_argument(names, args, kwargs, "attention_mask", mask)
+
+    def _enter_inner(self, inner: InnerAttention) -> None:
+        self._inner = inner
+        inner.enter()
 
     def _forget_interrupted(self) -> None:
         if self._inner is not None:
@@ -286,13 +304,15 @@ class PartSite:
         if queries is None or not self._given_all:
             return None
         assert queries.destinations is not None, "what has keys to pick has places for its queries"
-        before, behind = self._other_keys(args, kwargs)
+        memory = self.details.get(self.part.outputs[0])
 
         def spread(answers: Tensor) -> Tensor:
-            pieces = torch.split(answers, [before, answers.shape[1] - before - behind, behind], dim=1)
-            return torch.cat([pieces[0], queries.unmerge(pieces[1]), pieces[2]], dim=1)
+            return self._on_grid(lambda grid: unmerged(queries, grid, memory, picks=True), answers, merged=True)
 
         return Asked(self._in_sequence(queries.destinations, args, kwargs), spread)
+
+    def _remember_answers(self, answers: Tensor) -> Tensor:
+        return self._remember(answers, self.part.outputs[0])
 
     def _in_sequence(self, places: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
         """(B, M) among the tokens of the grid -> (B, M + others): the same in the whole sequence, and all others."""

@@ -82,16 +82,20 @@ def largest(ratio: Any) -> float:
     return 0.0 if callable(ratio) or ratio is None else ratio
 
 
-def bounds(ratio: Any) -> tuple[float, float]:
-    """The smallest and the largest number that a ratio may be; a function may be any.
+def goes_below(one: Any, other: Any) -> bool:
+    """Is one ratio the smaller anywhere, at any step and block? A function may be anything.
 
-    >>> bounds(0.5), bounds(((0.2, 0.5), (0.1,))), bounds(lambda progress, depth: 0.5)
-    ((0.5, 0.5), (0.1, 0.5), (0.0, 1.0))
+    >>> goes_below((0.4, 0.8), (0.2, 0.5)), goes_below(0.4, ((0.2, 0.5),))
+    (False, True)
     """
-    if isinstance(ratio, tuple):
-        ends = [bounds(item) for item in ratio]
-        return min(low for low, _ in ends), max(high for _, high in ends)
-    return (0.0, 1.0) if callable(ratio) else (ratio, ratio)
+    if callable(one) or callable(other):
+        return True
+    rows = [row for ratio in (one, other) if isinstance(ratio, tuple) for row in ratio]
+    return any(
+        ratio_at("", one, progress, depth) < ratio_at("", other, progress, depth)
+        for progress in moments(one, 1) | moments(other, 1)
+        for depth in set().union({0.0}, *(moments(row, 1) for row in rows))
+    )
 
 
 def moments(ratio: Any, tries: int) -> set[float]:

@@ -85,6 +85,25 @@ def test_todo_refuses_factors_that_are_not_whole(factor):
         ToDo.by_factor(factor)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "kv_ratio", "of_all"),
+    [
+        (0.5, 0.75, False),
+        (0.5, 0.25, True),
+        (0, 0.75, True),
+        ([0.25, 0.5], [0.375, 0.75], False),
+        ([0.25, 0.5], [0.5, 0.375], True),
+        ([0.2, 0.4, 0.6], [0.3, 0.6], True),  # in the middle of its first half the one is at 0.4, the other at 0.3
+        ([[0.2, 0.6]], 0.5, True),
+        (lambda progress, depth: 0.5, 0.75, True),
+        (0.5, None, False),
+    ],
+)
+def test_keys_are_of_all_tokens_where_there_may_be_more_of_them_than_are_left(ratio, kv_ratio, of_all):
+    assert ToMA(ratio=ratio, kv_ratio=kv_ratio).keys_of_all == of_all
+    assert ToMA(ratio=ratio, kv_ratio=kv_ratio, quota="gain").keys_of_all == (kv_ratio is not None)
+
+
 def test_kv_ratio_makes_room_for_a_ratio_of_nothing():
     assert ToMA(ratio=0, kv_ratio=0.5).ratio == 0
     assert ToMA(ratio=0.5, kv_ratio=0).kv_ratio == 0

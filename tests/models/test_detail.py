@@ -53,6 +53,7 @@ def test_whole_steps_are_untouched_and_the_others_come_closer(what: TinyModel, o
         ({"detail_every": 0}, []),
         ({"merge_every": 3}, [1, 2, 4, 5]),
         ({"ratio": 0, "kv_ratio": 0.5}, []),
+        ({"ratio": [0, 0.5], "kv_ratio": 0.25}, [1, 5]),
     ],
 )
 def test_which_steps_run_whole(options: dict[str, Any], whole: list[int]) -> None:
@@ -100,7 +101,7 @@ def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: Tiny
     handle.remove()
 
 
-@pytest.mark.parametrize("what", [tiny(name) for name in ("flux", "sd3", "wan")], ids=str)
+@pytest.mark.parametrize("what", [model for model in TINY_MODELS if model.merges_keys and not model.own_keys], ids=str)
 def test_where_queries_alone_are_left_out_nothing_is_lost_as_long_as_nothing_changes(what: TinyModel) -> None:
     """The queries that are asked get the answer of the whole step, and the others what set them apart in it."""
     model = made(what.build)

@@ -35,9 +35,11 @@ def test_weights_stand_beside_masks_of_the_attention_itself() -> None:
     with InnerAttention(attention, 5, None, weights):
         for mask in (hidden, additive):
             assert torch.equal(attention(query, key, value, mask), expected)
-        # Another number of keys is another attention, such as an adapter's.
-        fewer = attention(query, key[..., :3, :], value[..., :3, :])
-    assert torch.equal(fewer, functional.scaled_dot_product_attention(query, key[..., :3, :], value[..., :3, :]))
+        # Another number of keys or queries is another attention, such as an adapter's.
+        fewer_keys = attention(query, key[..., :3, :], value[..., :3, :])
+        fewer_queries = attention(query[..., :3, :], key, value)
+    assert torch.equal(fewer_keys, functional.scaled_dot_product_attention(query, key[..., :3, :], value[..., :3, :]))
+    assert torch.equal(fewer_queries, functional.scaled_dot_product_attention(query[..., :3, :], key, value))
 
 
 def test_keys_that_are_not_read_might_as_well_not_be_there() -> None:

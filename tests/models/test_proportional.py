@@ -96,21 +96,29 @@ def test_keys_merged_further_than_queries_leave_no_trace_either(what: TinyModel,
 
 @pytest.mark.parametrize("what", [tiny for tiny in TINY_MODELS if tiny.makes_tokens], ids=str)
 @pytest.mark.parametrize(
-    "options", [{"kv_ratio": 0}, {"kv_ratio": 0, "parts": ("self",)}, {"kv_ratio": 0.5}, {"quota": "gain"}], ids=str
+    ("options", "kept"),
+    [
+        ({"kv_ratio": 0}, (16, 64)),
+        ({"kv_ratio": 0, "parts": ("self",)}, (16, 64)),
+        ({"kv_ratio": 0.5}, (16, 32)),
+        # Under a quota keys are picked among all tokens, too.
+        ({"kv_ratio": 0.75, "ratio": 0.5, "quota": "gain"}, (32, 16)),
+    ],
+    ids=str,
 )
-def test_queries_merged_further_than_keys_leave_no_trace_either(what: TinyModel, options: dict[str, Any]) -> None:
-    """A quarter of the queries is asked; of keys all are read, or half. Under a quota keys are not among the others."""
+def test_queries_merged_further_than_keys_leave_no_trace_either(
+    what: TinyModel, options: dict[str, Any], kept: tuple[int, int]
+) -> None:
     model = made(what.build)
     grid = what.grid(8, 8)
     make_alike(model, what, grid)
     before = what.call(model, [1, 2], grid)
-    config = dataclasses.replace(QUARTERS, detail_every=0, **{"kv_ratio": 0.8, **options})
+    config = dataclasses.replace(QUARTERS, detail_every=0, **options)
     with attention_lengths() as lengths, tm.merged(model, config):
         close(what.call(model, [1, 2], grid), before)
-    whole, quarter = (2**what.video * tokens + what.text for tokens in (64, 16))
-    kept = 2**what.video * {0: 64, 0.5: 32, 0.8: 16}[config.kv_ratio] + what.text
-    assert (quarter, kept) in lengths
-    assert not {(whole, whole), (whole, kept)} & set(lengths)
+    queries, keys, whole = (2**what.video * tokens + what.text for tokens in (*kept, 64))
+    assert (queries, keys) in lengths
+    assert not {(whole, whole), (whole, keys)} & set(lengths)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -85,11 +85,14 @@ def one_for_batch(model: nn.Module) -> bool:
 @pytest.mark.parametrize("what", WITH_ATTENTION, ids=str)
 @pytest.mark.parametrize("signal", ["normed", "keys"])
 @pytest.mark.parametrize("last", [False, True], ids=["first block", "last block"])
-def test_plans_come_from_what_the_attention_itself_computes(what: TinyModel, signal: Any, last: bool) -> None:
+@pytest.mark.parametrize("kv_ratio", [None, 0], ids=["alike", "queries alone"])
+def test_plans_come_from_what_the_attention_itself_computes(
+    what: TinyModel, signal: Any, last: bool, kv_ratio: Any
+) -> None:
     model, grid = made(what.build), what.grid(8, 8)
     count = sum(len(stack.blocks) for stack in family_of(model).stacks(model))
     skip = count - 1 if last else 0
-    config = tm.ToMA(signal=signal, **{**GLOBAL, "skip_blocks": skip})
+    config = tm.ToMA(signal=signal, kv_ratio=kv_ratio, **{**GLOBAL, "skip_blocks": skip})
     signal_tokens = own_signal(model, what, signal, grid, skip)
     place = Place("", 0, 1, one_for_batch=one_for_batch(model))
     expected = config.plan(signal_tokens, config.layout(grid), place, None)

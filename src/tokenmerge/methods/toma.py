@@ -17,7 +17,7 @@ from tokenmerge.methods.toma_plan import make_plan
 from tokenmerge.operators import CannotMerge, Layout, Operators, Place
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
-from tokenmerge.ratio import Ratio, bounds, is_number, is_ratio, stored_ratio, varies
+from tokenmerge.ratio import Ratio, goes_below, is_number, is_ratio, stored_ratio, varies
 
 LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 WHOLE_STEPS = 4  # one in so many, where detail_every is None
@@ -218,8 +218,7 @@ class ToMA(MergeConfig):
     def keys_of_all(self) -> bool:
         if not self.keys_apart:
             return False
-        may_keep_more = bounds(self.kv_ratio)[0] < bounds(self.ratio)[1]
-        return self.merges_only_keys or self.quota == "gain" or may_keep_more
+        return self.merges_only_keys or self.quota == "gain" or goes_below(self.kv_ratio, self.ratio)
 
     @property
     def merges_only_keys(self) -> bool:
