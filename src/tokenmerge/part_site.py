@@ -221,8 +221,7 @@ class PartSite:
             return None
         self._forget_interrupted()
         if self.lends:
-            length = sum(self._other_keys(args, kwargs)) + self._given
-            self._enter_inner(InnerAttention(module, length, None, None, Asked(None, self._remember_answers)))
+            self._enter_inner(module, args, kwargs, asked=Asked(None, self._remember_answers))
             return None
         names = self._attention_arguments
         rotary = self.block.block.rotary
@@ -238,16 +237,24 @@ class PartSite:
         if mask is not None or fewer:
             self._refuse_perturbed(module)
         if fewer or (mask is not None and self.part.mask == "inside"):
-            length = sum(self._other_keys(args, kwargs)) + self._given
-            self._enter_inner(InnerAttention(module, length, read, mask, asked))
+            self._enter_inner(module, args, kwargs, read, mask, asked)
             # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
             ours = mask is not None and given is not None
             return with_argument(names, args, kwargs, "attention_mask", None) if ours else (args, kwargs)
         return (args, kwargs) if mask is None else with_argument(names, args, kwargs, "attention_mask", mask)
 
-    def _enter_inner(self, inner: InnerAttention) -> None:
-        self._inner = inner
-        inner.enter()
+    def _enter_inner(
+        self,
+        module: nn.Module,
+        args: Args,
+        kwargs: Kwargs,
+        read: Tensor | None = None,
+        mask: Tensor | None = None,
+        asked: Asked | None = None,
+    ) -> None:
+        length = sum(self._other_keys(args, kwargs)) + self._given
+        self._inner = InnerAttention(module, length, read, mask, asked)
+        self._inner.enter()
 
     def _forget_interrupted(self) -> None:
         if self._inner is not None:
