@@ -46,10 +46,10 @@ class MergeConfig:
     detail_every: run every so many steps whole, the second step first, and add to the merged ones after it the detail
         that merging loses, as it was then (see `tokenmerge.detail`). 0 never does. None takes what suits the method.
         Costs memory for one output of each part; a wider scope has fewer of them.
-    thin_keys: at those whole steps let self-attention on fine levels read one key of every tile (see
-        `tokenmerge.thin_keys`), where the model takes keys of its own (UNets, PixArt). Hardly seen, and up to
-        twice as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused
-        projections.
+    thin_keys: where some steps run whole for their detail, let self-attention on fine levels read one key of every tile
+        (see `tokenmerge.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to twice
+        as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused projections,
+        nor at merged steps where `kv_ratio` says how many keys are read.
     signal: what similarity is computed on. "hidden": the tokens as they enter the block. "normed": as self-attention is
         given them, behind the norm. "keys": the keys that its self-attention makes of them, at the cost of making
         them once more at every refresh; try it on transformers. "previous": what the block gave at the step before,

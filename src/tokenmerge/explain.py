@@ -208,6 +208,8 @@ def _stack_report(stack: StackSite, blocks: list[BlockSite], during: str) -> Sta
     active = [part.part.kinds for block in blocks for part in block.parts if part.active]
     parts = [kind for kind in stack.root.config.parts if any(kind in kinds for kinds in active)]
     kept, kept_keys = _counts(blocks[0]) if blocks else (stack.tokens, stack.tokens)
+    merged = (part for block in blocks for part in block.parts if part.active)
+    thinned = (len(part.thinned) for part in merged if part.thinned is not None)
     return StackReport(
         name=stack.stack.name,
         blocks=[block.block.name for block in blocks],
@@ -216,7 +218,7 @@ def _stack_report(stack: StackSite, blocks: list[BlockSite], during: str) -> Sta
         grid=stack.grid or (),
         tokens=stack.tokens,
         kept=kept,
-        kept_keys=kept_keys,
+        kept_keys=min(thinned, default=kept_keys),
         note=_note(stack),
         during=during,
     )

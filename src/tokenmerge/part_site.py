@@ -42,7 +42,7 @@ class PartSite:
         self.block = block
         self.active = False  # set when the grid is known
         self.lends = False  # this step runs whole, and what it gives is remembered
-        self.thinned: Tensor | None = None  # (K,) the tokens that it takes keys from at this step, which runs whole
+        self.thinned: Tensor | None = None  # (K,) the tokens that it takes keys from at this step, of those it runs on
         self.details: dict[int, Memory] = {}  # by where the tokens stand in the output
         self.seen: int | None = None  # tokens the part ran on in its last call, or that its attention was asked for
         self._modules: list[nn.Module] = []
@@ -117,20 +117,22 @@ class PartSite:
             self._refresh(output if isinstance(output, Tensor) else output[self._signal_part.outputs[0]])
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
-        if self.thinned is not None:
-            return args, {**kwargs, "encoder_hidden_states": tokens_of(args, kwargs).index_select(1, self.thinned)}
-        if not self.active:
+        if not self.active and self.thinned is None:
             return None
         tokens = tokens_of(args, kwargs)
-        operators = self.block.operators
-        if self.part.own_keys and operators.keys_apart:
-            self._refuse_fused(module)
-            self._refuse_perturbed(module)
-            keys = tokens if operators.keys is None else operators.keys.merge(tokens)
-            kwargs = {**kwargs, "encoder_hidden_states": keys}
-        if self.block.stack.root.config.scope == "site":
-            tokens = self._merge(tokens)
-        return with_tokens(args, kwargs, tokens)
+        if self.active:
+            operators = self.block.operators
+            if self.part.own_keys and operators.keys_apart:
+                self._refuse_fused(module)
+                self._refuse_perturbed(module)
+                keys = tokens if operators.keys is None else operators.keys.merge(tokens)
+                kwargs = {**kwargs, "encoder_hidden_states": keys}
+            if self.block.stack.root.config.scope == "site":
+                tokens = self._merge(tokens)
+            args, kwargs = with_tokens(args, kwargs, tokens)
+        if self.thinned is not None:
+            kwargs = {**kwargs, "encoder_hidden_states": tokens.index_select(1, self.thinned)}
+        return args, kwargs
 
     def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
         if not self.active:
@@ -334,7 +336,8 @@ class PartSite:
         stack = self.block.stack
         each_for_itself = self.block.kept_keys == stack.tokens
         alone = self.part.text == "none" and not stack.trailing
-        return stack.root.weighs(self.part) and not each_for_itself and not (alone and self.block.even)
+        even = self.block.even or self.thinned is not None
+        return stack.root.weighs(self.part) and not each_for_itself and not (alone and even)
 
     def _mask(self, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
         """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""

@@ -21,17 +21,13 @@ from tokenmerge.models import family_of
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
+EVERYWHERE: dict[Name, MergeConfig] = {"balanced": ToMA(), "fast": ToMA(detail_every=5)}
 # Attention that takes keys and values of its own: UNets, PixArt, and families of yours that say so.
-OWN_KEYS: dict[Name, MergeConfig] = {
-    "quality": ToMA.keys(),
-    "balanced": ToMA(),
-    "fast": ToMA(kv_ratio=0.9375, detail_every=5),
-}
+OWN_KEYS: dict[Name, MergeConfig] = {"quality": ToMA.keys(), **EVERYWHERE}
 # Queries and keys are made of the same tokens, often with text among them: all others.
 JOINT: dict[Name, MergeConfig] = {
     "quality": ToMA(ratio=(0.25, 0.75, 0.75, 0.75, 0.75), detail_every=3),
-    "balanced": ToMA(),
-    "fast": ToMA(detail_every=5),
+    **EVERYWHERE,
 }
 
 

@@ -21,7 +21,7 @@ from tokenmerge.models.base import Part, Stack
 from tokenmerge.operators import CannotMerge, Layout, Place
 from tokenmerge.ops.regions import Regions
 from tokenmerge.plan import Memory
-from tokenmerge.thin_keys import key_distance, thinned
+from tokenmerge.thin_keys import key_distance, thinned, thinned_merged
 
 if TYPE_CHECKING:
     from tokenmerge.root import RootSite
@@ -152,8 +152,8 @@ class StackSite:
                 merges = merges and part.name not in self.root.cached
                 part.active = merges and not self.root.resting
                 part.lends = merges and self.root.lends and self.root.config.scope == "site"
-                thins = merges and self.root.lends and part.takes_keys_apart
-                part.thinned = self._thinned(grid, device) if thins else None
+                thins = merges and self._thins and part.takes_keys_apart
+                part.thinned = self._thinned(block, device) if thins else None
             if self.root.config.signal_of_attention and any(part.name in self.root.cached for part in block.parts):
                 raise MergeRuntimeError(
                     f"{CACHE}, so that signal={self.root.config.signal!r} is not there to make plans from: use "
@@ -253,12 +253,21 @@ class StackSite:
         only_keys = block.kept == self.tokens and block.kept_keys < self.tokens
         return part.keys_apart or not only_keys
 
-    def _thinned(self, grid: tuple[int, ...], device: torch.device) -> Tensor | None:
-        """Which tokens self-attention reads at a whole step; None where it reads all."""
-        if not self.root.config.thin_keys or self.root.keep is not None:
-            return None
+    @property
+    def _thins(self) -> bool:
+        """May self-attention read few keys at this step? At merged ones a `kv_ratio` says how many."""
+        config = self.root.config
+        if not config.thin_keys or not config.whole_every or self.root.keep is not None:
+            return False
+        return self.root.lends or not config.keys_apart
+
+    @torch.inference_mode(False)  # what is settled once must serve training too
+    def _thinned(self, block: BlockSite, device: torch.device) -> Tensor | None:
+        """Which of the tokens it runs on self-attention reads at this step; None where it reads all."""
+        assert block.layout is not None
         coarsest = max(site.stack.downsample for site in self.root.stacks)
-        keys = thinned(grid, key_distance(self.stack.downsample, coarsest))
+        side = key_distance(self.stack.downsample, coarsest)
+        keys = thinned(block.layout.grid, side) if self.root.lends else thinned_merged(block.layout, side)
         return None if keys is None else keys.to(device)
 
     def _group_key(self, block: BlockSite, run: str, grid: tuple[int, ...]) -> Hashable:

@@ -1,8 +1,8 @@
-"""Fewer keys at the steps that run whole for their detail.
+"""Fewer keys where some steps run whole for their detail: at those, and at the merged ones between them.
 
-What such a step is run for is what each token gives, and in a UNet that hardly changes where self-attention on its
+What a whole step is run for is what each token gives, and in a UNet that hardly changes where self-attention on its
 fine levels reads few keys (docs/quality.md, `ToMA.keys`): the whole picture is seen on its coarser levels anyway. There
-it is most of what a step costs.
+it is most of what a step costs. Merged steps read as few: one of the tokens that are left of each tile.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from tokenmerge.operators import Layout
 from tokenmerge.ops.regions import regions_of
 from tokenmerge.ops.selection import select_random
 
@@ -45,3 +46,14 @@ def thinned(grid: tuple[int, ...], side: int) -> Tensor | None:
     available = torch.ones(regions.count, regions.size, dtype=torch.bool)
     picks = select_random(available.unsqueeze(0), 1, available)[0]  # (R, 1)
     return regions.order.view(regions.count, regions.size).gather(1, picks).flatten()
+
+
+def thinned_merged(layout: Layout, side: int) -> Tensor | None:
+    """(K,): merged tokens, the first of every region; None where regions are larger than what a key is read of.
+
+    The first that facility location picks is most like all others of its region.
+    """
+    each = layout.kept_of_each
+    if each <= 1 or layout.regions is None or layout.regions.size > side * side:
+        return None
+    return torch.arange(0, layout.kept, each)

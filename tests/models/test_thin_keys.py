@@ -1,4 +1,4 @@
-"""Fewer keys at whole steps: where they are thinned, that it is what `ToMA.keys` does, and where nothing is."""
+"""Fewer keys where whole steps lend detail: which are read at those and at merged ones, and where all are."""
 
 from __future__ import annotations
 
@@ -71,18 +71,72 @@ def test_a_whole_step_is_a_step_of_merged_keys(what: TinyModel, scope: Any) -> N
     assert torch.equal(whole_step(model, what), before)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_merged_steps_read_their_own_keys_before_and_after_it(scope: Any) -> None:
-    what = tiny("pixart")
-    model = made(what.build)
-    grid = what.grid(8, 8)
+def keys_of_steps(model: nn.Module, what: TinyModel, config: tm.MergeConfig, keep: Tensor | None = None) -> list[int]:
+    """How many keys self-attention reads on the finest level, at four steps of which every second runs whole."""
     seen = []
-    with tm.merged(model, tm.ToMA(scope=scope, **DETAIL)):
+    with tm.merged(model, config, keep=keep):
         for timestep in (MERGED, WHOLE, 980.0, 970.0):
             with key_lengths() as keys:
-                what.call(model, (1,), grid, timestep)
-            seen.append(max(keys))
-    assert seen == [32, 16, 32, 16]
+                what.call(model, (1,), what.grid(8, 8), timestep)
+            seen.append(keys[0])
+    return seen
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("name", ["sd15", "pixart"])
+@pytest.mark.parametrize(
+    ("tile", "expected"),
+    [
+        ((2, 2), [16, 16, 16, 16]),
+        ((4, 4), [32, 16, 32, 16]),  # one key of such a tile would be one of sixteen tokens
+    ],
+)
+def test_merged_steps_read_one_key_of_a_tile_too(name: str, tile: Any, expected: list[int], scope: Any) -> None:
+    what = tiny(name)
+    config = tm.ToMA(scope=scope, **{**DETAIL, "tile": tile})
+    assert keys_of_steps(made(what.build), what, config) == expected
+
+
+def test_one_key_of_sixteen_tokens_on_the_finest_of_four_levels() -> None:
+    """As `ToMA()` comes, on Stable Diffusion 1.5 at 512 px: and as many keys a level down."""
+    report = tm.apply(architectures.build("sd15"), tm.ToMA()).explain(size=(512, 512)).models[0]
+    levels = {(stack.tokens, stack.kept, stack.kept_keys) for stack in report.stacks if stack.blocks}
+    assert levels == {(4096, 1024, 256), (1024, 256, 256), (256, 64, 64)}
+
+
+@pytest.mark.parametrize("scope", ["block", "stack"])
+def test_a_merged_step_reads_what_kv_ratio_would_pick(scope: Any) -> None:
+    """The first merged token of every tile, unweighed, for all stand for as many."""
+    what = tiny("pixart")
+    model = made(what.build)
+    options = {**DETAIL, "tile": (2, 2), "scope": scope}
+    outputs = []
+    for more in ({}, {"kv_ratio": 0.75}, {"thin_keys": False}):
+        with tm.merged(model, tm.ToMA(**{**options, **more})):
+            outputs.append(what.call(model, (1, 2), what.grid(8, 8), MERGED))
+    thin, picked, all_keys = outputs
+    assert torch.equal(thin, picked)
+    assert not torch.allclose(thin, all_keys, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "keep", "expected"),
+    [
+        ({"thin_keys": False}, None, [32, 64, 32, 64]),
+        ({"detail_every": 0}, None, [32, 32, 32, 32]),
+        ({"kv_ratio": 0.25}, None, [48, 16, 48, 16]),
+        ({"quota": "gain"}, None, [32, 16, 32, 16]),
+        ({"attend": "global"}, None, [32, 16, 32, 16]),
+        ({"region": "global"}, None, [32, 16, 32, 16]),
+        ({"tile": (1, 3), "ratio": 0.25}, None, [48, 16, 48, 16]),  # padded: 24 tiles, two tokens of each
+        ({}, torch.tensor([[1.0, 0.0], [0.0, 0.0]]), [40, 64, 40, 64]),
+    ],
+    ids=["switched off", "no whole steps", "kv_ratio", "quota", "attend", "global", "padded", "kept parts"],
+)
+def test_merged_steps_read_all_keys(options: dict[str, Any], keep: Tensor | None, expected: list[int]) -> None:
+    what = tiny("sd15")
+    config = tm.ToMA(scope="site", **{**DETAIL, "tile": (2, 2), **options})
+    assert keys_of_steps(made(what.build), what, config, keep) == expected
 
 
 def fused(model: Any) -> None:

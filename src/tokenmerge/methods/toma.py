@@ -268,7 +268,11 @@ class ToMA(MergeConfig):
                 f"pick keys among; raise ratio, choose a larger tile, or set scope='site'"
             )
         even = kept[1] == regions.count and not regions.padded and self.attend == "region"
-        return Layout(grid, regions.tokens, kept[0], kept[1], regions, even)
+        return Layout(grid, regions.tokens, kept[0], kept[1], regions, self._kept_of_each(kept[0], regions), even)
+
+    def _kept_of_each(self, kept: int, regions: Regions) -> int:
+        alike = self.quota == "equal" and self.attend == "region" and not regions.aside and not regions.padded
+        return kept // regions.count if alike else 0
 
     def _refuse_empty_regions(self, regions: Regions) -> None:
         """A region cannot keep less than one token, and a ratio is never capped in silence."""
