@@ -130,7 +130,7 @@ def _measured(root: RootSite) -> Measured | None:
 
 def _attention(root: RootSite) -> str:
     weighed = any(
-        part.active and "self" in part.part.kinds and part.weighs
+        part.active and "self" in part.part.kinds and part.attention.weighs
         for stack in root.stacks
         for block in stack.blocks
         for part in block.parts

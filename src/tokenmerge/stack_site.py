@@ -152,7 +152,7 @@ class StackSite:
                 merges = merges and part.name not in self.root.cached
                 part.active = merges and not self.root.resting
                 part.lends = merges and self.root.lends and self.root.config.scope == "site"
-                thins = merges and self._thins and part.takes_keys_apart
+                thins = merges and self._thins and part.attention.takes_keys_apart
                 part.thinned = self._thinned(block, device) if thins else None
             if self.root.config.signal_of_attention and any(part.name in self.root.cached for part in block.parts):
                 raise MergeRuntimeError(
