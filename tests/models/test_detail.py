@@ -114,6 +114,42 @@ def test_where_queries_alone_are_left_out_nothing_is_lost_as_long_as_nothing_cha
     assert after[2] < after[0] * 1e-3
 
 
+def test_detail_beside_an_ip_adapter_of_sd3_is_that_of_its_attention_alone() -> None:
+    """Its adapter adds attention of its own, over all tokens, inside the same module: no detail of that was lost."""
+    from diffusers.models.attention_processor import SD3IPAdapterJointAttnProcessor2_0
+
+    class Embeddings(nn.Module):
+        def forward(self, images: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor]:
+            return images, torch.ones(images.shape[0], 16)
+
+    what = tiny("sd3")
+    model: Any = what.build()
+    model.image_proj = Embeddings()
+    for block in model.transformer_blocks:
+        attention = block.attn
+        width = attention.to_q.out_features
+        adapter = SD3IPAdapterJointAttnProcessor2_0(width, 8, width // attention.heads, 16)
+        attention.set_processor(adapter)
+    model.eval().requires_grad_(False)
+    inputs = what.inputs([1, 2], what.grid(8, 8))
+    pictures = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
+
+    def call(timestep: float) -> Tensor:
+        inputs["timestep"] = torch.full_like(inputs["timestep"], timestep)
+        extras = {"joint_attention_kwargs": {"ip_adapter_image_embeds": pictures}}
+        return model(**inputs, **extras, return_dict=False)[0]
+
+    timesteps = (1.0, 0.99, 0.98999)
+    before = [call(timestep) for timestep in timesteps]
+    pictures = pictures.flip(0)
+    assert not torch.allclose(before[0], call(1.0), atol=1e-4), "the adapter is there to be seen"
+    pictures = pictures.flip(0)
+    with tm.merged(model, tm.ToMA(kv_ratio=0, parts=("self",), detail_every=2, **TILES)):
+        after = errors(before, [call(timestep) for timestep in timesteps])
+    assert after[0] > 0
+    assert after[2] < after[0] * 1e-3
+
+
 def test_every_method_that_merges_queries_takes_it() -> None:
     what = tiny("sd15")
     model = made(what.build)
