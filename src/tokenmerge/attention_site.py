@@ -222,8 +222,8 @@ class AttentionSite:
 
 
 def _is_fused(attention: nn.Module) -> bool:
-    """Does one projection make queries, keys and values?"""
-    return getattr(attention, "fused_projections", False) and not hasattr(attention, "to_kv")
+    """Does one projection make queries, keys and values? Unfusing leaves that in place, and another processor."""
+    return type(getattr(attention, "processor", None)).__name__.startswith("Fused")
 
 
 def _is_perturbed(attention: nn.Module) -> bool:

@@ -49,7 +49,7 @@ class MergeConfig:
     thin_keys: where some steps run whole for their detail, let self-attention on fine levels read one key of every tile
         (see `tokenmerge.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to twice
         as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused projections,
-        nor at merged steps where `kv_ratio` says how many keys are read.
+        nor at merged steps where an option says otherwise which tokens are kept (`kv_ratio`, `quota`, `attend`).
     signal: what similarity is computed on. "hidden": the tokens as they enter the block. "normed": as self-attention is
         given them, behind the norm. "keys": the keys that its self-attention makes of them, at the cost of making
         them once more at every refresh; try it on transformers. "previous": what the block gave at the step before,
@@ -218,6 +218,11 @@ class MergeConfig:
     def keys_apart(self) -> bool:
         """Are keys and values of self-attention merged otherwise than queries? Not every model allows it."""
         return False
+
+    @property
+    def counts_keys(self) -> bool:
+        """Does an option say how many keys merged steps read? Then `thin_keys` is for whole ones."""
+        return self.keys_apart
 
     @property
     def picks_keys(self) -> bool:

@@ -54,7 +54,7 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
     twin_root = RootSite(twin, root.family, every_kind, root.keep)
     # What is due is said here, call by call, and by no schedule.
     twin_root.plan = MergePlan(NEVER, NEVER)
-    twin_root.caches_of = root
+    twin_root.like = root
     twin_root.attach()
     stacks: list[StackReport] = []
     moments: list[tuple[float, MultiplyAdds]] = []

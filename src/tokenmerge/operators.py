@@ -58,8 +58,8 @@ class Layout:
     kept: int  # queries (and everything else) after merging
     kept_keys: int  # keys and values of self-attention after merging
     regions: Regions | None = None  # where set, a stack may bring its tokens into this order once, and back once
-    kept_of_each: int = 0  # tokens kept of each region, one region's after the other's; 0 where that is not so
     even: bool = False  # every kept key stands for as many tokens, so that among themselves they need no weights
+    kept_of_each: int = 0  # tokens kept of each region, one region's after the other's; 0 where that is not so
 
     def to(self, device: torch.device) -> Self:
         """The same layout with its tensors on `device`."""

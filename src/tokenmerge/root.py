@@ -52,7 +52,8 @@ class RootSite:
         self.attached = False  # compiled code goes on calling hooks that were removed, so they ask
         self.batch = 0
         self.cached: tuple[str, ...] = ()  # parts left alone, because a cache keeps what they give
-        self.caches_of = self  # where caches are looked for: explain's weightless twin has none of its own
+        self.thinnable: tuple[str, ...] = ()  # parts whose attention takes few keys where those are thinned
+        self.like = self  # whose caches and attention are looked at: explain's weightless twin is like the real model
         self.last_call: tuple[Args, Kwargs] | None = None
         self.calls = self.selections = self.weightings = 0
         self.merged_calls = self.whole_calls = 0  # of those that came to their end
@@ -150,9 +151,10 @@ class RootSite:
         make_room([self.model, *(block.block.module for stack in self.stacks for block in stack.blocks)])
         call = self.family.read_call(args, kwargs)
         self.positional = call.positional
-        self.cached = self.caches_of.cached_parts()
+        self.cached = self.like.cached_parts()
+        self.thinnable = self.like.thinnable_parts()
         self.fixed_order = call.fixed_order
-        if not self.fixed_order and (self.cached or self.caches_of.caches_blocks()):
+        if not self.fixed_order and (self.cached or self.like.caches_blocks()):
             self.fixed_order = CACHE
         self._follow_order(bool(self.fixed_order or self.positional))
         self.interleaved = call.interleaved
@@ -194,6 +196,13 @@ class RootSite:
             if value is not None:
                 shapes = with_argument(names, *shapes, name, value)
         return shapes
+
+    def thinnable_parts(self) -> tuple[str, ...]:
+        """Names of the parts whose attention, as it is now, can be given few keys."""
+        if not self.config.thin_keys or not self.config.whole_every or self.keep is not None:
+            return ()
+        parts = (part for stack in self.stacks for block in stack.blocks for part in block.parts)
+        return tuple(part.name for part in parts if part.attention.takes_keys_apart)
 
     def cached_parts(self) -> tuple[str, ...]:
         """Names of the parts in which a cache keeps what was computed."""

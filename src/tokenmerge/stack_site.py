@@ -92,6 +92,7 @@ class StackSite:
             root.positional,
             root.fixed_order,
             root.cached,
+            root.thinnable,
             self.apart,
             self.can_be_around,
             root.resting,
@@ -152,7 +153,7 @@ class StackSite:
                 merges = merges and part.name not in self.root.cached
                 part.active = merges and not self.root.resting
                 part.lends = merges and self.root.lends and self.root.config.scope == "site"
-                thins = merges and self._thins and part.attention.takes_keys_apart
+                thins = merges and part.name in self.root.thinnable
                 part.thinned = self._thinned(block, device) if thins else None
             if self.root.config.signal_of_attention and any(part.name in self.root.cached for part in block.parts):
                 raise MergeRuntimeError(
@@ -253,22 +254,14 @@ class StackSite:
         only_keys = block.kept == self.tokens and block.kept_keys < self.tokens
         return part.keys_apart or not only_keys
 
-    @property
-    def _thins(self) -> bool:
-        """May self-attention read few keys at this step? At merged ones a `kv_ratio` says how many."""
-        config = self.root.config
-        if not config.thin_keys or not config.whole_every or self.root.keep is not None:
-            return False
-        return self.root.lends or not config.keys_apart
-
-    @torch.inference_mode(False)  # what is settled once must serve training too
     def _thinned(self, block: BlockSite, device: torch.device) -> Tensor | None:
         """Which of the tokens it runs on self-attention reads at this step; None where it reads all."""
         assert block.layout is not None
         coarsest = max(site.stack.downsample for site in self.root.stacks)
         side = key_distance(self.stack.downsample, coarsest)
-        keys = thinned(block.layout.grid, side) if self.root.lends else thinned_merged(block.layout, side)
-        return None if keys is None else keys.to(device)
+        if self.root.lends:
+            return thinned(block.layout.grid, side, device)
+        return None if self.root.config.counts_keys else thinned_merged(block.layout, side, device)
 
     def _group_key(self, block: BlockSite, run: str, grid: tuple[int, ...]) -> Hashable:
         share = self.root.config.share

@@ -18,6 +18,7 @@ from tokenmerge.ops.selection import select_random
 
 # Keys lie as far apart as tokens two levels below the finest, where a model has so many; one below in any other.
 FARTHEST, NEAREST = 4, 2
+CPU = torch.device("cpu")
 
 
 def key_distance(downsample: int, coarsest: int) -> int:
@@ -33,7 +34,7 @@ def key_distance(downsample: int, coarsest: int) -> int:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what is kept must serve training too
-def thinned(grid: tuple[int, ...], side: int) -> Tensor | None:
+def thinned(grid: tuple[int, ...], side: int, device: torch.device = CPU) -> Tensor | None:
     """(K,): tokens of the grid, one drawn from every tile; None where those do not divide it, nor smaller ones.
 
     All stand for as many, so that attention needs no weights for them.
@@ -45,10 +46,11 @@ def thinned(grid: tuple[int, ...], side: int) -> Tensor | None:
     regions = regions_of(grid, (*[1] * (len(grid) - 2), side, side))
     available = torch.ones(regions.count, regions.size, dtype=torch.bool)
     picks = select_random(available.unsqueeze(0), 1, available)[0]  # (R, 1)
-    return regions.order.view(regions.count, regions.size).gather(1, picks).flatten()
+    return regions.order.view(regions.count, regions.size).gather(1, picks).flatten().to(device)
 
 
-def thinned_merged(layout: Layout, side: int) -> Tensor | None:
+@torch.inference_mode(False)
+def thinned_merged(layout: Layout, side: int, device: torch.device) -> Tensor | None:
     """(K,): merged tokens, the first of every region; None where regions are larger than what a key is read of.
 
     The first that facility location picks is most like all others of its region.
@@ -56,4 +58,4 @@ def thinned_merged(layout: Layout, side: int) -> Tensor | None:
     each = layout.kept_of_each
     if each <= 1 or layout.regions is None or layout.regions.size > side * side:
         return None
-    return torch.arange(0, layout.kept, each)
+    return torch.arange(0, layout.kept, each, device=device)

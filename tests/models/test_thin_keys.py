@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import tokenmerge as tm
 from tokenmerge import architectures
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.models import family_of
 from tokenmerge.thin_keys import key_distance, thinned
 
@@ -125,13 +125,24 @@ def test_a_merged_step_reads_what_kv_ratio_would_pick(scope: Any) -> None:
         ({"thin_keys": False}, None, [32, 64, 32, 64]),
         ({"detail_every": 0}, None, [32, 32, 32, 32]),
         ({"kv_ratio": 0.25}, None, [48, 16, 48, 16]),
+        ({"kv_ratio": 0.5}, None, [32, 16, 32, 16]),
         ({"quota": "gain"}, None, [32, 16, 32, 16]),
         ({"attend": "global"}, None, [32, 16, 32, 16]),
         ({"region": "global"}, None, [32, 16, 32, 16]),
         ({"tile": (1, 3), "ratio": 0.25}, None, [48, 16, 48, 16]),  # padded: 24 tiles, two tokens of each
         ({}, torch.tensor([[1.0, 0.0], [0.0, 0.0]]), [40, 64, 40, 64]),
     ],
-    ids=["switched off", "no whole steps", "kv_ratio", "quota", "attend", "global", "padded", "kept parts"],
+    ids=[
+        "switched off",
+        "no whole steps",
+        "kv_ratio",
+        "kv_ratio as ratio",
+        "quota",
+        "attend",
+        "global",
+        "padded",
+        "kept parts",
+    ],
 )
 def test_merged_steps_read_all_keys(options: dict[str, Any], keep: Tensor | None, expected: list[int]) -> None:
     what = tiny("sd15")
@@ -171,6 +182,31 @@ def test_whole_steps_stay_whole(options: dict[str, Any], keep: Tensor | None, ch
     before = whole_step(model, what)
     with tm.merged(model, tm.ToMA(**{**DETAIL, **options}), keep=keep):
         assert torch.equal(whole_step(model, what), before)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_projections_may_be_fused_and_unfused_between_pictures(scope: Any) -> None:
+    """Fused attention takes no keys apart, at the very next step; what was thinned is so again as soon as it can be."""
+    what = tiny("sd15")
+    model: Any = made(what.build)
+    with tm.merged(model, tm.ToMA(scope=scope, **{**DETAIL, "tile": (2, 2), "detail_every": 4})):
+        seen = []
+        for change in (lambda: None, model.fuse_qkv_projections, model.unfuse_qkv_projections):
+            change()
+            with key_lengths() as keys:
+                what.call(model, (1,), what.grid(8, 8), MERGED)
+            seen.append(keys[0])
+    assert seen == [16, 32, 16]
+
+
+def test_attention_that_is_perturbed_between_pictures_is_refused() -> None:
+    what = tiny("sd15")
+    model = made(what.build)
+    with tm.merged(model, tm.ToMA(**{**DETAIL, "tile": (2, 2)})):
+        what.call(model, (1,), what.grid(8, 8), MERGED)
+        perturbed(model)
+        with pytest.raises(MergeRuntimeError, match="PAG"):
+            what.call(model, (1,), what.grid(8, 8), MERGED)
 
 
 def test_a_grid_of_odd_sides_stays_whole() -> None:
@@ -213,6 +249,15 @@ def test_explain_counts_what_is_thinned() -> None:
     assert thinner.whole < whole.whole == whole.unmerged
     assert (thinner.steady, thinner.select) == (whole.steady, whole.select)
     assert whole.average - thinner.average == pytest.approx((whole.whole - thinner.whole) / 2)
+
+
+def test_explain_counts_no_thinned_keys_where_projections_are_fused() -> None:
+    model: Any = made(tiny("sd15").build)
+    model.fuse_qkv_projections()
+    with tm.merged(model, tm.ToMA(**{**DETAIL, "tile": (2, 2)})) as handle:
+        report = handle.explain(size=(64, 64)).models[0]
+    assert {(stack.kept, stack.kept_keys) for stack in report.stacks} == {(32, 32), (8, 8)}
+    assert report.multiply_adds.whole == report.multiply_adds.unmerged
 
 
 def test_a_value_that_is_no_flag_is_refused() -> None:

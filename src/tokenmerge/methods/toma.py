@@ -211,6 +211,10 @@ class ToMA(MergeConfig):
         return self.kv_ratio is not None and self.kv_ratio != self.ratio
 
     @property
+    def counts_keys(self) -> bool:
+        return self.kv_ratio is not None
+
+    @property
     def picks_keys(self) -> bool:
         return True
 
@@ -268,7 +272,7 @@ class ToMA(MergeConfig):
                 f"pick keys among; raise ratio, choose a larger tile, or set scope='site'"
             )
         even = kept[1] == regions.count and not regions.padded and self.attend == "region"
-        return Layout(grid, regions.tokens, kept[0], kept[1], regions, self._kept_of_each(kept[0], regions), even)
+        return Layout(grid, regions.tokens, kept[0], kept[1], regions, even, self._kept_of_each(kept[0], regions))
 
     def _kept_of_each(self, kept: int, regions: Regions) -> int:
         alike = self.quota == "equal" and self.attend == "region" and not regions.aside and not regions.padded
