@@ -124,8 +124,9 @@ class StackSite:
         if fixed_order and self.root.config.scope != "site" and layout is not None:
             raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
         regions = None if layout is None else layout.regions
-        # A padded order is longer than the grid, so tokens cannot stay in it between parts.
-        self.reorders = regions is not None and not (regions.natural or regions.padded or fixed_order)
+        # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are picked in any.
+        only_keys = all(block.layout is None or block.kept == self.tokens for block in self.blocks)
+        self.reorders = regions is not None and not (regions.natural or regions.padded or fixed_order or only_keys)
         if regions is not None:
             self.regions: Regions = regions.to(device)
         run = ""

@@ -1,11 +1,14 @@
 """A selector of one's own, and what it is called with."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from tokenmerge import ToMA
 from tokenmerge.errors import ConfigError
 from tokenmerge.operators import Place
+from tokenmerge.ops.selection import SELECTORS
 
 
 @pytest.mark.parametrize("one_for_batch", [False, True])
@@ -50,6 +53,27 @@ def test_a_selector_that_gives_something_else_is_an_error():
     config = ToMA(ratio=0.5, selector=lambda similarity, count, available: torch.arange(count))
     with pytest.raises(ConfigError, match=r"selector gave indices of shape \(8,\).*here \(2, 4, 8\)"):
         config.plan(torch.randn(2, 64, 5), config.layout((8, 8)), Place("block", 0, 1), None)
+
+
+@pytest.mark.parametrize("in_region_order", [False, True])
+@pytest.mark.parametrize("name", ["random", "grid"])
+def test_keys_chosen_without_a_look_are_those_of_a_look(name, in_region_order):
+    """A function is given similarities, one of ours that needs none is not: both give the same operator."""
+
+    def looked(similarity, count, available):
+        return SELECTORS[name](similarity, count, available)
+
+    tokens, place = torch.randn(2, 96, 5), Place("block", 0, 1, in_region_order=in_region_order)
+    operators = []
+    for selector in (name, looked):
+        config = dataclasses.replace(ToMA.keys(), selector=selector)
+        operators.append(config.plan(tokens, config.layout((8, 12)), place, None).keys)
+    blind, general = operators
+    assert torch.equal(blind.destinations, general.destinations)
+    assert torch.equal(blind.mass, general.mass)
+    merged = blind.merge(tokens)
+    assert torch.equal(merged, general.merge(tokens))
+    assert torch.equal(blind.unmerge(merged), general.unmerge(merged))
 
 
 def test_new_weights_keep_the_destinations():

@@ -36,6 +36,8 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
     """Operators for tokens (B, N, C); with `previous`, its destinations stay and only weights are made anew."""
     assert layout.regions is not None
     regions = layout.regions
+    if layout.even and layout.kept == layout.tokens and not config.weighs_tokens:
+        return previous or _one_key_a_region(config, tokens, regions, place)
     in_regions = tokens if place.in_region_order else regions.gather(tokens)
     in_regions = in_regions[:, : regions.count * regions.size]
     unit = unit_tokens(in_regions).reshape(tokens.shape[0], regions.count, regions.size, -1)  # (B, R, n, C)
@@ -54,6 +56,21 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
             fewer = picks if rows is not None else picks[..., : inside // regions.count]
             operators[kept] = _operator(config, unit, fewer, rows, regions, tokens.dtype, place.in_region_order)
     return Operators(operators[layout.kept], keys_of(operators, layout, place), picks, gains)
+
+
+def _one_key_a_region(config: ToMA, tokens: Tensor, regions: Regions, place: Place) -> Operators:
+    """Keys alone, each picked without a look at any token: so none need be compared, and all stand for as many."""
+    batch, groups = tokens.shape[0], tokens.shape[0] * regions.count
+    available = torch.ones(regions.count, regions.size, dtype=torch.bool, device=tokens.device)
+    picks = _chosen(config, available.unsqueeze(0), 1, available, place).expand(batch, -1, -1)
+    keys = PickedOperator(
+        down=tokens.new_full((), 1 / regions.size).expand(groups, 1, regions.size),
+        up=tokens.new_ones(()).expand(groups, regions.size, 1),
+        regions=None if place.in_region_order or regions.natural else regions,
+        mass=tokens.new_full((), regions.size, dtype=torch.float32).expand(batch, regions.count),
+        destinations=destinations_of(_places(picks, regions), regions, place.in_region_order),
+    )
+    return Operators(None, keys, picks)
 
 
 def keys_of(operators: Mapping[int, LinearOperator | None], layout: Layout, place: Place) -> LinearOperator | None:
@@ -89,11 +106,23 @@ def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Pla
         picks = config.selector(similarity, count, available)
         _check_picks(picks, (*similarity.shape[:2], count), similarity.shape[2])
         picks = picks.to(similarity.device)  # where a function builds its indices is not ours to choose
-    elif config.redraws and place.draw is not None:
-        picks = select_random(similarity, count, available, place.draw)
     else:
-        picks = SELECTORS[config.selector](similarity, count, available)
+        picks = _chosen(config, similarity, count, available, place)
     return picks.expand(unit.shape[0], -1, -1), None
+
+
+def _chosen(config: ToMA, similarity: Tensor, count: int, available: Tensor, place: Place) -> Tensor:
+    """(B, R, count), by a selector of ours."""
+    assert isinstance(config.selector, str)
+    if config.redraws and place.draw is not None:
+        return select_random(similarity, count, available, place.draw)
+    return SELECTORS[config.selector](similarity, count, available)
+
+
+def _places(picks: Tensor, regions: Regions) -> Tensor:
+    """(B, R, D) within regions -> (B, R * D) among all places of the sample."""
+    offsets = torch.arange(regions.count, device=picks.device).view(1, -1, 1) * regions.size
+    return (picks + offsets).flatten(1)
 
 
 def _operator(
@@ -110,8 +139,7 @@ def _operator(
     if rows is not None:
         in_use = torch.zeros(batch, count * picks.shape[-1], dtype=torch.bool, device=unit.device)
         in_use = in_use.scatter(1, rows, True)
-    offsets = torch.arange(count, device=unit.device).view(1, count, 1) * size
-    places = (picks + offsets).view(batch, -1)  # (B, M) among all places of the sample
+    places = _places(picks, regions)
     if config.attend == "global":
         valid = None if regions.valid is None else regions.valid.view(1, -1).expand(batch, -1)
         weights = assignment_weights(unit.reshape(batch, -1, channels), places, config.temperature, valid, in_use)
