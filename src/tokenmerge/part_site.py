@@ -13,15 +13,7 @@ from tokenmerge.attention_site import AttentionSite
 from tokenmerge.caches import keeps_outputs
 from tokenmerge.detail import remember, unmerged
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.hooked import (
-    Args,
-    Kwargs,
-    drop_hooks,
-    joined,
-    tokens_of,
-    with_changed,
-    with_tokens,
-)
+from tokenmerge.hooked import Args, Kwargs, drop_hooks, joined, tokens_of, with_changed, with_tokens
 from tokenmerge.models.base import Part
 from tokenmerge.plan import Memory
 

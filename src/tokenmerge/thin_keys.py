@@ -18,7 +18,6 @@ from tokenmerge.ops.selection import select_random
 
 # Keys lie as far apart as tokens two levels below the finest, where a model has so many; one below in any other.
 FARTHEST, NEAREST = 4, 2
-CPU = torch.device("cpu")
 
 
 def key_distance(downsample: int, coarsest: int) -> int:
@@ -34,7 +33,7 @@ def key_distance(downsample: int, coarsest: int) -> int:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what is kept must serve training too
-def thinned(grid: tuple[int, ...], side: int, device: torch.device = CPU) -> Tensor | None:
+def thinned(grid: tuple[int, ...], side: int, device: torch.device) -> Tensor | None:
     """(K,): tokens of the grid, one drawn from every tile; None where those do not divide it, nor smaller ones.
 
     All stand for as many, so that attention needs no weights for them.

@@ -35,7 +35,7 @@ def whole_step(model: nn.Module, what: TinyModel, grid: Any = None) -> Tensor:
     [((8, 8), 2, 2), ((6, 10), 2, 2), ((1, 4, 8, 8), 2, 2), ((8, 12), 4, 4), ((2, 8, 4), 4, 4), ((6, 8), 4, 2)],
 )
 def test_one_token_is_left_of_every_tile_that_divides_the_grid(grid: tuple[int, ...], side: int, fits: int) -> None:
-    kept = thinned(grid, side)
+    kept = thinned(grid, side, torch.device("cpu"))
     assert kept is not None
     rows, columns = grid[-2] // fits, grid[-1] // fits
     mask = torch.zeros(grid).flatten().index_fill(0, kept, 1).view(-1, rows, fits, columns, fits)
@@ -44,7 +44,7 @@ def test_one_token_is_left_of_every_tile_that_divides_the_grid(grid: tuple[int, 
 
 @pytest.mark.parametrize(("grid", "side"), [((7, 8), 2), ((8, 9), 4), ((8, 8), 1)])
 def test_tiles_that_do_not_divide_the_grid_leave_nothing_even(grid: tuple[int, ...], side: int) -> None:
-    assert thinned(grid, side) is None
+    assert thinned(grid, side, torch.device("cpu")) is None
 
 
 def test_keys_lie_as_far_apart_as_tokens_two_levels_down() -> None:
