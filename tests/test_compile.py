@@ -33,13 +33,15 @@ def fresh_compiler() -> Iterator[None]:
         {"scope": "site", "ratio": 0.5, "kv_ratio": 0.75},
         {"scope": "stack", "ratio": 0.5, "kv_ratio": 0.75},
         {"scope": "site", "ratio": 0.75, "kv_ratio": 0.5},
+        {"scope": "site", "ratio": 0.875, "tile": (4, 4)},
+        {"scope": "stack", "ratio": 0.875, "tile": (4, 4)},
     ],
-    ids=["site", "stack", "site, fewer keys", "stack, fewer keys", "fewer queries"],
+    ids=["site", "stack", "site, fewer keys", "stack, fewer keys", "fewer queries", "site, told", "stack, told"],
 )
 def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any, options: Any) -> None:
     grid = tiny.grid(8, 8)
     schedule = {"select_every": 4, "weights_every": 2}
-    config = tm.ToMA(min_tokens=0, tile=(2, 2), skip_blocks=0, **schedule, **options)
+    config = tm.ToMA(min_tokens=0, skip_blocks=0, **schedule, **{"ratio": 0.75, "tile": (2, 2), **options})
     timesteps = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     eager = made(tiny.build)
     with tm.merged(eager, config):
@@ -62,7 +64,7 @@ def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any
 def test_whole_model_compile_gives_the_same_image() -> None:
     tiny = next(model for model in TINY_MODELS if model.name == "pixart")
     grid = tiny.grid(8, 8)
-    config = tm.ToMA(min_tokens=0, tile=(2, 2))
+    config = tm.ToMA(ratio=0.75, min_tokens=0, tile=(2, 2))
     model = made(tiny.build)
     with tm.merged(model, config):
         expected = [tiny.call(model, [0], grid, timestep) for timestep in (0.9, 0.8)]
@@ -76,7 +78,7 @@ def test_whole_model_compile_gives_the_same_image() -> None:
 def test_merging_is_noticed_by_what_was_compiled_before(how: str) -> None:
     """Compiled code looks for hooks when it is made: it must be made again for merging, and let go of it again."""
     tiny = next(model for model in TINY_MODELS if model.name == "flux")
-    config = tm.ToMA(min_tokens=0, tile=(2, 2), skip_blocks=0)
+    config = tm.ToMA(ratio=0.75, min_tokens=0, tile=(2, 2), skip_blocks=0)
     model = made(tiny.build)
     unmerged, larger = (tiny.call(model, [0], tiny.grid(8, width)) for width in (8, 12))
     with tm.merged(model, config):

@@ -71,7 +71,7 @@ def test_measured_counts_are_those_of_the_run(unet: TinyModel) -> None:
 
 def test_what_is_left_alone_says_why(unet: TinyModel) -> None:
     model = unet.build()
-    with tm.merged(model, tm.ToMA(min_tokens=256, tile=(2, 2), skip_blocks=("up_blocks.*",))) as handle:
+    with tm.merged(model, tm.ToMA(ratio=0.5, min_tokens=256, tile=(2, 2), skip_blocks=("up_blocks.*",))) as handle:
         explanation = handle.explain(size=(128, 128))
     notes = {stack.name: stack.note for stack in explanation.models[0].stacks}
     assert any("fewer than min_tokens=256" in note for note in notes.values())
@@ -92,7 +92,7 @@ def test_it_is_plain_json_and_a_table(unet: TinyModel) -> None:
 def test_explaining_leaves_the_model_alone(unet: TinyModel) -> None:
     model = unet.build()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with tm.merged(model, tm.ToMA(min_tokens=0, tile=(2, 2))) as handle:
+    with tm.merged(model, tm.ToMA(ratio=0.5, min_tokens=0, tile=(2, 2))) as handle:
         handle.explain(size=(128, 128))
         assert handle._roots[0].calls == 0
     after = model.state_dict()
@@ -156,7 +156,7 @@ def test_sana_is_explained_at_the_size_it_was_made_for() -> None:
 def test_weights_kept_in_eight_bits_are_explained_as_they_are_computed_with(unet: TinyModel) -> None:
     model = unet.build()
     model.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=torch.float32)
-    with tm.merged(model, tm.ToMA(min_tokens=0, tile=(2, 2))) as handle:
+    with tm.merged(model, tm.ToMA(ratio=0.5, min_tokens=0, tile=(2, 2))) as handle:
         assert handle.explain(size=(128, 128)).models[0].multiply_adds.saving > 0
 
 

@@ -19,6 +19,14 @@ def keeps_outputs(modules: Iterable[nn.Module]) -> bool:
     return any(_is_cache(hook) for module in modules for hook in _hooks_of(module))
 
 
+def answered_by_another(module: nn.Module) -> bool:
+    """Has its forward been replaced, on itself or in its class, as caches from elsewhere do? Not by an offloader's."""
+    if "forward" in vars(module):
+        return not any(name in vars(module) for name in ("_hf_hook", "_diffusers_hook"))
+    kind = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+    return bool(vars(kind)["forward"].__module__ != kind.__module__)
+
+
 def _hooks_of(module: nn.Module) -> Iterable[Any]:
     registry = module.__dict__.get("_diffusers_hook")
     return () if registry is None else registry.hooks.values()

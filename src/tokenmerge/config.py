@@ -22,6 +22,8 @@ Scope = Literal["site", "block", "stack"]
 Share = Literal["layer", "level", "model"]
 Signal = Literal["hidden", "normed", "keys", "previous"]
 PARTS = ("self", "cross", "mlp")
+# Up to this ratio, whole steps that run merged as well take too long for what they gain (docs/quality.md).
+LEARNS_ABOVE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +43,13 @@ class MergeConfig:
         elsewhere.
     share: which blocks use one plan: each its own ("layer"), those of one UNet level ("level"), all on the same grid
         ("model"). Wider sharing means fewer selections.
-    select_every: steps for which a choice of destinations is kept.
+    select_every: steps for which a choice of destinations is kept; until the next whole step, where those tell what
+        merging loses.
     merge_every: merge at every so many steps, and run the others whole. 1 is fastest; 3 is what ToMA's authors do.
     detail_every: run every so many steps whole, the second step first, and add to the merged ones after it the detail
-        that merging loses, as it was then (see `tokenmerge.detail`). 0 never does. None takes what suits the method.
-        Costs memory for one output of each part; a wider scope has fewer of them.
+        that merging loses (see `tokenmerge.detail`). Where more than three quarters are merged, such a step runs merged
+        as well, to tell exactly what is lost. 0 never does. None takes what suits the method. Costs memory for two
+        outputs of each part; a wider scope has fewer of them.
     thin_keys: where some steps run whole for their detail, let self-attention on fine levels read one key of every tile
         (see `tokenmerge.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to twice
         as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused projections,
@@ -164,6 +168,14 @@ class MergeConfig:
     def whole_every(self) -> int:
         """Steps from one that runs whole for its detail to the next; 0 where none does."""
         return self.detail_every or 0
+
+    @property
+    def learns(self) -> bool:
+        """Do whole steps run merged as well, to tell what that loses? Where that is most, and takes least.
+
+        What is lost at one ratio is not what is lost at another, so ratios that change do without.
+        """
+        return self.whole_every > 0 and not self.varies and self.number("ratio") > LEARNS_ABOVE
 
     @property
     def redraws(self) -> bool:

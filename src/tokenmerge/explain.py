@@ -53,7 +53,7 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
     every_kind = dataclasses.replace(root.config, merge_every=1, detail_every=4 if root.config.whole_every else 0)
     twin_root = RootSite(twin, root.family, every_kind, root.keep)
     # What is due is said here, call by call, and by no schedule.
-    twin_root.plan = MergePlan(NEVER, NEVER)
+    twin_root.plan = MergePlan(NEVER, NEVER, whole_every=every_kind.whole_every, learns=every_kind.learns)
     twin_root.like = root
     twin_root.attach()
     stacks: list[StackReport] = []
@@ -98,8 +98,9 @@ def _count_moment(twin_root: RootSite, config: MergeConfig, unmerged: int, args:
     steady = _count(twin, args, kwargs)
     select_every, weights_every = config.refresh_every
     merged = select_every * config.share_merged  # steps that merge, of `select_every`
-    selects = min(1.0, merged)
-    reweighs = min(select_every // weights_every - 1, merged - selects)
+    # Whole steps that run merged as well make plans there, and what that takes is in what they take.
+    selects = 0.0 if config.learns else min(1.0, merged)
+    reweighs = 0.0 if config.learns else min(select_every // weights_every - 1, merged - selects)
     total = selects * select + reweighs * weights + (merged - selects - reweighs) * steady
     average = (total + (select_every - merged) * whole) / select_every
     return MultiplyAdds(unmerged, steady, weights, select, whole, average)

@@ -31,6 +31,20 @@ class BranchMemory:
     """What a block or a part gave at an earlier step, in one guidance branch."""
 
     output: Tensor | None = None
+    lost: Tensor | None = None  # what merging would lose of it at this step (see `tokenmerge.detail`)
+    drift: Tensor | None = None  # how that changes from one step to the next
+    learns: bool = False  # the whole step that gave `output` runs once more, merged, to tell what is lost
+    step: int = 0
+    age: int = 0  # steps since what is lost was learnt
+
+    def move_to(self, step: int) -> None:
+        passed, self.step = step - self.step, step
+        self.age += passed
+        if passed and self.lost is not None and self.drift is not None:
+            self.lost = self.lost + self.drift * passed
+
+    def clear(self) -> None:
+        self.output = self.lost = self.drift = None
 
 
 @dataclass
@@ -41,17 +55,18 @@ class Memory:
     current: BranchMemory = field(default_factory=BranchMemory)
     in_region_order: bool = False
 
-    def begin(self, branch: int) -> None:
+    def begin(self, branch: int, step: int) -> None:
         while len(self.branches) <= branch:
             self.branches.append(BranchMemory())
         self.current = self.branches[branch]
+        self.current.move_to(step)
 
     def put_in_order(self, in_region_order: bool) -> None:
         """Tokens come in another order from now on: what is remembered in the old one is of no use."""
         if in_region_order != self.in_region_order:
             self.in_region_order = in_region_order
             for branch in self.branches:
-                branch.output = None
+                branch.clear()
 
 
 @dataclass
@@ -78,10 +93,19 @@ class MergePlan:
     A call without a timestep counts as the next step.
     """
 
-    def __init__(self, select_every: int, weights_every: int, looks_back: bool = False) -> None:
+    def __init__(
+        self,
+        select_every: int,
+        weights_every: int,
+        looks_back: bool = False,
+        whole_every: int = 0,
+        learns: bool = False,
+    ) -> None:
         self.select_every = select_every
         self.weights_every = weights_every
         self.looks_back = looks_back  # the second step knows what the first could not
+        self.whole_every = whole_every
+        self.learns = learns  # whole steps run merged as well, to tell what that loses
         self.generation = 0  # how many were begun
         self.step = 0
         self.branch = 0
@@ -117,10 +141,10 @@ class MergePlan:
         for group in self._groups.values():
             group.begin(self.branch, *self._due())
         for memory in self._memories.values():
-            memory.begin(self.branch)
+            memory.begin(self.branch, self.step)
             if self.step == 0:
                 # A second picture of a single step with the same text looks like the first step once more.
-                memory.current.output = None
+                memory.current.clear()
 
     @property
     def progress(self) -> float | None:
@@ -129,9 +153,27 @@ class MergePlan:
             return None
         return 1 - self._timestep / self._first_timestep if self._first_timestep else 0.0
 
+    @property
+    def whole(self) -> bool:
+        """Does this step run whole, for its detail?
+
+        The second step is the first to: a picture of a single step, or a single call, is merged like any other.
+        """
+        return self.whole_every > 0 and self.step % self.whole_every == 1
+
     def _due(self) -> tuple[bool, bool]:
-        select = self.step % self.select_every == 0 or (self.looks_back and self.step == 1)
-        return select, self.step % self.weights_every == 0
+        select = self._comes_up(self.select_every) or (self.looks_back and self.step == 1)
+        return select, self._comes_up(self.weights_every)
+
+    def _comes_up(self, every: int) -> bool:
+        """Is what is made every so many steps made at this one?
+
+        What merging loses is learnt at a whole step for the plan that is in use there. So plans change at those alone,
+        and what would have come up since the last comes up then.
+        """
+        if not self.learns or self.step == 0:
+            return self.step % every == 0
+        return self.whole and self.step // every > (self.step - self.whole_every) // every
 
     def group(self, key: Hashable) -> GroupPlan:
         """The plan shared by all blocks that give the same key."""
@@ -144,14 +186,20 @@ class MergePlan:
         """What a block or a part gave before, kept from step to step of a generation."""
         if key not in self._memories:
             self._memories[key] = Memory()
-            self._memories[key].begin(self.branch)
+            self._memories[key].begin(self.branch, self.step)
         return self._memories[key]
+
+    def learn(self, learns: bool) -> None:
+        """Say whether this call runs merged only to tell what merging loses."""
+        for memory in self._memories.values():
+            memory.current.learns = learns
 
     @property
     def held(self) -> int:
         """Bytes of what is remembered."""
-        outputs = (branch.output for memory in self._memories.values() for branch in memory.branches)
-        return sum(output.nbytes for output in outputs if output is not None)
+        branches = (branch for memory in self._memories.values() for branch in memory.branches)
+        kept = (tensor for branch in branches for tensor in (branch.output, branch.lost, branch.drift))
+        return sum(tensor.nbytes for tensor in kept if tensor is not None)
 
     def make_due(self, select: bool, weights: bool) -> None:
         """Have the next call make new destinations or weights whatever the schedule says."""
@@ -173,4 +221,4 @@ class MergePlan:
             group.begin(0, True, True)
         for memory in self._memories.values():
             memory.branches.clear()
-            memory.begin(0)
+            memory.begin(0, 0)

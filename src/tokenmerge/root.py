@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from tokenmerge.around_site import AroundSite
 from tokenmerge.block_site import BlockSite
-from tokenmerge.caches import CACHE, keeps_outputs
+from tokenmerge.caches import CACHE, answered_by_another, keeps_outputs
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError, NothingMergedWarning
 from tokenmerge.fits import misfit, suited
@@ -45,7 +46,7 @@ class RootSite:
         self._chooses_scope = config.scope is None
         self.keep = keep  # (H, W), 1 where tokens stay as they are
         self.guidance = GuidanceWatch() if config.watches_guidance else None
-        self.plan = MergePlan(*config.refresh_every, config.looks_back)
+        self.plan = MergePlan(*config.refresh_every, config.looks_back, config.whole_every, config.learns)
         self.positional: tuple[str, ...] = ()
         self.fixed_order = ""
         self.interleaved = False
@@ -62,6 +63,8 @@ class RootSite:
         self.fixed_progress: float | None = None  # set to explain what happens there, where no timestep says it
         self.resting = False  # this step runs whole, because of merge_every or detail_every
         self.lends = False  # and what it gives is remembered, because of detail_every
+        self.again = False  # the whole step runs once more, merged, to tell what merging loses
+        self.caches = False  # something answers at some steps with what it gave at earlier ones
         self.ratios: tuple[tuple[float, ...] | None, ...] = ()  # of every block at this step, where they change
         self._configs: dict[BlockSite, MergeConfig | None] = {}  # the same as configs
         self.stacks = self._build_stacks()
@@ -129,7 +132,7 @@ class RootSite:
         self._handles = [self.model.register_forward_pre_hook(self.enter, with_kwargs=True)]
         for stack in self.stacks:
             stack.attach()
-        self._handles.append(self.model.register_forward_hook(self.leave))
+        self._handles.append(self.model.register_forward_hook(self.leave, with_kwargs=True))
 
     def detach(self) -> None:
         self.attached = False
@@ -143,7 +146,7 @@ class RootSite:
 
     @outside_compile
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
-        if not self.attached:
+        if not self.attached or self.again:
             return
         _refuse_nothing(args, kwargs)
         for stack in self.stacks:
@@ -154,7 +157,8 @@ class RootSite:
         self.cached = self.like.cached_parts()
         self.thinnable = self.like.thinnable_parts()
         self.fixed_order = call.fixed_order
-        if not self.fixed_order and (self.cached or self.like.caches_blocks()):
+        self.caches = bool(self.cached) or self.like.caches_blocks()
+        if not self.fixed_order and self.caches:
             self.fixed_order = CACHE
         self._follow_order(bool(self.fixed_order or self.positional))
         self.interleaved = call.interleaved
@@ -163,8 +167,9 @@ class RootSite:
         # What is made in inference mode cannot take part in training.
         signature = (call.signature, torch.is_inference_mode_enabled())
         self.plan.begin_call(call.timestep, signature, self._condition(args, kwargs))
-        # The second step first: a picture of a single step, or a single call, is merged like any other.
-        self.lends = self.config.whole_every > 0 and self.plan.step % self.config.whole_every == 1
+        self.lends = self.plan.whole
+        for stack in self.stacks:
+            stack.runs_again = self.lends and self.config.learns and self._can_run_again(stack.stack.owner)
         self.resting = self.lends or self.plan.step % self.config.merge_every != 0
         self._read_ratios()
         inputs = given_argument(argument_names(self.model), args, kwargs, argument_names(self.model)[0])
@@ -240,15 +245,47 @@ class RootSite:
         """The config with the ratio that a block has at this step; None where that is 0."""
         return self._configs[block] if self.config.varies else self.config
 
+    @torch.no_grad()
+    def run_again(self, owner: nn.Module, args: Args, kwargs: Kwargs) -> None:
+        """At a whole step, run an owner of blocks once more, merged, so that every site learns what that loses.
+
+        What it gives is the same as before, for every site adds what it loses.
+        """
+        self.again, self.resting, self.lends = True, False, False
+        self.plan.learn(True)
+        try:
+            owner(*args, **kwargs)
+        finally:
+            self.again, self.resting, self.lends = False, True, True
+            self.plan.learn(False)
+
+    def _can_run_again(self, owner: nn.Module) -> bool:
+        """Would a second run be the same as the first, but for merging?
+
+        A cache would take it for a step of its own, and hooks of others could change its arguments once more. Blocks
+        that run again in the backward pass would then find themselves merged, though they ran whole.
+        """
+        checkpointed = getattr(owner, "gradient_checkpointing", False)
+        trains = torch.is_grad_enabled() and (owner.training or checkpointed)
+        caches = self.caches or keeps_outputs(owner.modules()) or answered_by_another(owner)
+        ours = (RootSite, StackSite, AroundSite)
+        hooks = owner._forward_pre_hooks.values()
+        changed = any(not isinstance(getattr(hook, "__self__", None), ours) for hook in hooks)
+        return not (trains or caches or changed)
+
     @outside_compile
-    def leave(self, module: nn.Module, args: Args, output: Any) -> None:
-        if not self.attached:
+    def leave(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
+        if not self.attached or self.again:
             return
+        if any(stack.runs_again and stack.stack.owner is module for stack in self.stacks):
+            self.run_again(module, args, kwargs)
         for stack in self.stacks:
             stack.entered = stack.entered_whole = None
         if self.guidance is not None and self.fixed_progress is None:
             self.guidance.end_call(output)
-        merges = any(part.active for stack in self.stacks for block in stack.blocks for part in block.parts)
+        merges = not self.resting and any(
+            part.active for stack in self.stacks for block in stack.blocks for part in block.parts
+        )
         if not merges and not self.resting and not self._merges_later():
             raise NothingMergedError(
                 f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "

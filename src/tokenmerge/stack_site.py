@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -47,12 +47,15 @@ class StackSite:
         self.around = False  # merged once around the owner, not at the first and the last block of a run
         self.around_site = AroundSite(self)
         self.can_be_around = False  # as the owner is at this call
+        self.runs_again = False  # this call runs whole, and then merged, to tell what that loses
         self._settled_for: Hashable = None
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
         self._handles = [self.stack.owner.register_forward_pre_hook(self.enter, with_kwargs=True)]
         self.around_site.attach()
+        if self.stack.owner is not self.root.model:
+            self._handles.append(self.stack.owner.register_forward_hook(self.leave, with_kwargs=True))
         for block in self.blocks:
             block.attach()
 
@@ -107,6 +110,10 @@ class StackSite:
         if root.guidance is not None:
             by_guidance = root.guidance.weights(grid, self.trailing)
             self.importance = by_guidance if self.importance is None else _product(by_guidance, self.importance)
+
+    def leave(self, owner: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
+        if self.root.attached and self.runs_again and not self.root.again:
+            self.root.run_again(owner, args, kwargs)
 
     @outside_compile
     def _settle(self, grid: tuple[int, ...], device: torch.device) -> None:

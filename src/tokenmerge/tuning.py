@@ -139,7 +139,7 @@ def tune(
 
 
 def default_ladder() -> list[MergeConfig]:
-    """ToMA from fast to mild: all steps once per stack, with detail, with more of it, self-attention or keys alone."""
+    """ToMA from fast to mild: as it comes, all steps once per stack, with detail, self-attention or keys alone."""
     kinds: tuple[dict[str, Any], ...] = (
         {"scope": "stack", "detail_every": 0},
         {},
@@ -147,7 +147,8 @@ def default_ladder() -> list[MergeConfig]:
         {"parts": ("self",)},
     )
     keys = (ToMA(ratio=0, kv_ratio=ratio, parts=("self",)) for ratio in RATIOS)
-    return [*(ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds), *keys]
+    most = (ToMA(), ToMA(detail_every=2))
+    return [*most, *(ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds), *keys]
 
 
 def table_of(trials: Sequence[Trial], min_psnr: float) -> str:

@@ -45,7 +45,7 @@ def test_measures_each_kind_of_step_of_every_method_on_one_model(subject: Subjec
 
 
 def test_multiply_adds_fall_with_the_ratio_and_refreshes_cost_extra(subject: Subject) -> None:
-    trials = model_trials(subject, METHODS, [0.5, 0.75])
+    trials = model_trials(subject, METHODS, [0.5, 0.75, 0.875])
     counts = {(trial.measurement.method, trial.measurement.ratio): trial.measurement.multiply_adds for trial in trials}
     none, limit = counts["none", None], counts["blocks-deleted", None]
     half, quarter = counts["toma", 0.5], counts["toma", 0.75]
@@ -60,6 +60,9 @@ def test_multiply_adds_fall_with_the_ratio_and_refreshes_cost_extra(subject: Sub
     assert tiles["select"] > tiles["weights"] > tiles["steady"]
     assert detail is not None
     assert half["select"] < detail["whole"] < none["steady"]  # with fewer keys, and all else
+    most = counts["toma-detail", 0.875]
+    assert most is not None
+    assert detail["whole"] < most["whole"]  # and then the blocks once more, merged
     package = counts["tomesd-package", 0.5]
     assert package is not None
     assert none["steady"] > package["steady"] > limit["steady"]

@@ -25,10 +25,17 @@ from tokenmerge.root import root_site_of
 def test_counts_steps_of_each_kind_in_a_cycle(
     select_every: int, weights_every: int, detail_every: int, counts: dict[str, int]
 ) -> None:
-    config = ToMA(select_every=select_every, weights_every=weights_every, detail_every=detail_every)
+    config = ToMA(ratio=0.5, select_every=select_every, weights_every=weights_every, detail_every=detail_every)
     schedule = schedule_of(config)
     assert schedule.counts == counts
     assert schedule.counts.get("whole", 0) / schedule.length == pytest.approx(1 - config.share_merged)
+
+
+@pytest.mark.parametrize("detail_every", [2, 4])
+def test_whole_steps_that_run_merged_as_well_make_all_plans_but_the_first(detail_every: int) -> None:
+    schedule = schedule_of(ToMA(ratio=0.875, detail_every=detail_every))
+    assert schedule.counts == {"select": 0, "whole": 1, "steady": detail_every - 1}
+    assert schedule.length == detail_every
 
 
 def test_amortises_by_hand_computed_numbers() -> None:
@@ -44,10 +51,11 @@ def test_amortises_by_hand_computed_numbers() -> None:
 )
 @pytest.mark.parametrize("detail_every", [0, 2, 3, 7])
 @pytest.mark.parametrize("method", [ToMA, LowerBound])
+@pytest.mark.parametrize("ratio", [0.5, 0.875])
 def test_first_steps_of_a_shortened_schedule_are_one_of_each_kind(
-    subject: Subject, method: type[ToMA], select_every: int, weights_every: int, detail_every: int
+    subject: Subject, method: type[ToMA], ratio: float, select_every: int, weights_every: int, detail_every: int
 ) -> None:
-    config = method(select_every=select_every, weights_every=weights_every, detail_every=detail_every)
+    config = method(ratio=ratio, select_every=select_every, weights_every=weights_every, detail_every=detail_every)
     met = []
     with merged(subject.model, shortened(config)):
         root = root_site_of(subject.model)

@@ -19,8 +19,8 @@ import tokenmerge as tm
 from tokenmerge.api import denoisers_of
 
 NOTHING_MERGED = Identity(skip_blocks=0)
-MERGED = tm.ToMA(tile=(2, 2), detail_every=0, **SMALL)
-DETAILED = tm.ToMA(tile=(2, 2), detail_every=2, **SMALL)  # whole steps among the merged, and what they remember
+MERGED = tm.ToMA(ratio=0.75, tile=(2, 2), detail_every=0, **SMALL)
+DETAILED = tm.ToMA(ratio=0.875, detail_every=2, **SMALL)  # whole steps among the merged, and what they tell of those
 # Blocks are hooked alike under scope "block" and "stack".
 SWITCHED_ON_LATER = ("site", "stack")
 

@@ -44,7 +44,7 @@ def test_it_is_short(heading: str) -> None:
 @pytest.mark.parametrize("tiny", MODELS, ids=str)
 def test_the_selector_chooses(names: dict[str, Any], tiny: Any) -> None:
     model, grid = made(tiny.build), tiny.grid(7, 8)
-    options = {"min_tokens": 0, "skip_blocks": 0, "tile": (4, 4)}
+    options = {"ratio": 0.75, "min_tokens": 0, "skip_blocks": 0, "tile": (4, 4)}
     outputs = []
     for selector in ("facility_location", names["select_outliers"]):
         with tm.merged(model, tm.ToMA(selector=selector, **options)):

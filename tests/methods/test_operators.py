@@ -12,13 +12,13 @@ EVERYWHERE = Place("block", index=0, count=2)
 LATER = Place("block", index=1, count=2)
 
 METHODS = {
-    "toma": (ToMA(), EVERYWHERE),
+    "toma": (ToMA(ratio=0.75), EVERYWHERE),
     "toma, global": (ToMA(region="global", ratio=0.6), EVERYWHERE),
-    "toma, stripes": (ToMA(region="stripe"), EVERYWHERE),
-    "toma, paper": (ToMA(region="stripe", attend="global"), EVERYWHERE),
-    "toma, random": (ToMA(selector="random"), EVERYWHERE),
-    "toma, grid": (ToMA(selector="grid"), EVERYWHERE),
-    "toma, pinv": (ToMA(unmerge="pinv"), EVERYWHERE),
+    "toma, stripes": (ToMA(ratio=0.75, region="stripe"), EVERYWHERE),
+    "toma, paper": (ToMA(ratio=0.75, region="stripe", attend="global"), EVERYWHERE),
+    "toma, random": (ToMA(ratio=0.75, selector="random"), EVERYWHERE),
+    "toma, grid": (ToMA(ratio=0.75, selector="grid"), EVERYWHERE),
+    "toma, pinv": (ToMA(ratio=0.75, unmerge="pinv"), EVERYWHERE),
     "tomesd": (ToMeSD(), EVERYWHERE),
     "tomesd, fixed": (ToMeSD(use_rand=False, ratio=0.75), EVERYWHERE),
     "tomesd, 3 x 2 cells": (ToMeSD(sx=3, sy=2, per_cell=2), EVERYWHERE),

@@ -77,7 +77,7 @@ def test_keys_chosen_without_a_look_are_those_of_a_look(name, in_region_order):
 
 
 def test_new_weights_keep_the_destinations():
-    grid, config, place = (8, 8), ToMA(), Place("block", 0, 1)
+    grid, config, place = (8, 8), ToMA(ratio=0.75), Place("block", 0, 1)
     layout = config.layout(grid)
     first = config.plan(torch.randn(2, 64, 5), layout, place, None)
     second = config.plan(torch.randn(2, 64, 5), layout, place, first)

@@ -157,23 +157,28 @@ def _interrupt(module: nn.Module, args: Any, output: Any) -> None:
 
 
 @pytest.mark.parametrize("what", UNETS, ids=str)
-def test_detail_is_what_the_whole_transformer_added(what: TinyModel) -> None:
-    """A step after a whole one with the same input: what is common is M's, and the rest is as the whole step had it."""
+@torch.no_grad()
+def test_detail_is_what_the_whole_transformer_adds_and_a_merged_one_does_not(what: TinyModel) -> None:
     model = made(what.build)
-    config = dataclasses.replace(STACK, detail_every=3, thin_keys=False)
-    with tm.merged(model, config):
-        root = root_of(model)
-        with seen(transformers(model)) as calls:
-            for timestep in (1000.0, 990.0):
-                what.call(model, (1, 2), what.grid(8, 8), timestep)
-        images, outputs = zip(*calls[len(root.stacks) :], strict=True)
-        for stack, image, output in zip(root.stacks, images, outputs, strict=True):
-            if not stack.around:
-                continue
-            detail = stack.first.detail
-            assert detail is not None
-            added = (output - image).flatten(2).transpose(1, 2)
-            torch.testing.assert_close(detail.current.output, stack.in_order(added))
+    grid = what.grid(8, 8)
+    text = what.inputs((1, 2), grid)["encoder_hidden_states"]
+    with tm.merged(model, dataclasses.replace(STACK, ratio=0.875, detail_every=3, thin_keys=False, proportional=False)):
+        stacks = [stack for stack in root_of(model).stacks if stack.stack.name.startswith("down_blocks")]
+        owners = [stack.stack.owner for stack in stacks]
+        what.call(model, (1, 2), grid, 1000.0)
+        with seen(owners) as calls:
+            what.call(model, (1, 2), grid, 990.0)
+        operators = [stack.first.operators.queries for stack in stacks]
+        remembered = [stack.first.detail.current.lost for stack in stacks if stack.first.detail is not None]
+        ordered = [stack.in_order for stack in stacks]
+    assert all(stack.around for stack in stacks)
+    # Once more, merged, and with what that loses: the same. It ends first, for it runs within the whole one's call.
+    for (_, again), (image, whole), stack, operator, lost, in_order in zip(
+        calls[::2], calls[1::2], stacks, operators, remembered, ordered, strict=True
+    ):
+        torch.testing.assert_close(again, whole)
+        merged = by_hand(stack.stack.owner, image, operator, text, stack.regions)
+        torch.testing.assert_close(lost, in_order((whole - merged).flatten(2).transpose(1, 2)), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("scope", ["stack", "site"])

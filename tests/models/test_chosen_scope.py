@@ -11,7 +11,7 @@ from tiny_models import TINY_MODELS, TinyModel, made, tiny
 
 import tokenmerge as tm
 
-TILES: dict[str, Any] = {"tile": (2, 2), "detail_every": 2, **SMALL}
+TILES: dict[str, Any] = {"ratio": 0.75, "tile": (2, 2), "detail_every": 2, **SMALL}
 TIMESTEPS = [1000.0, 990.0, 980.0, 970.0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch._dynamo.utils import counters
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError
+from tokenmerge.plan import BranchMemory
 
 TILES: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), **SMALL}
 GLOBAL: dict[str, Any] = {"ratio": 0.5, "region": "global", "share": "model", **SMALL}
@@ -101,6 +103,136 @@ def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: Tiny
     handle.remove()
 
 
+@pytest.mark.parametrize("what", FAMILIES, ids=str)
+def test_a_part_gives_what_merging_lost_when_it_last_ran_whole_and_follows_how_that_moves(what: TinyModel) -> None:
+    model = made(what.build)
+    handle = tm.apply(model, tm.ToMA(scope="site", detail_every=2, thin_keys=False, **{**GLOBAL, "ratio": 0.875}))
+    part = root_of(model).stacks[0].blocks[0].parts[0]
+    given: list[Tensor] = []
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        given.append(output if isinstance(output, Tensor) else output[part.part.outputs[0]])
+
+    exit_ = part._modules[2]
+    # Once before our hook, on what the part itself gives, and once behind it.
+    raw = exit_.register_forward_hook(note, prepend=True)
+    restored = exit_.register_forward_hook(note)
+    stack = part.block.stack
+
+    def spread(merged: Tensor, kept: int) -> Tensor:
+        queries = part.block.operators.queries
+        assert queries is not None
+        text = merged.shape[1] - kept
+        first = text if part.part.text != "last" else 0
+        grid = merged[:, first : first + kept]
+        return grid if kept == stack.tokens else queries.unmerge(grid)
+
+    def step(timestep: float) -> list[Tensor]:
+        given.clear()
+        what.call(model, [1, 2], what.grid(8, 8), timestep)
+        kept = [part.block.kept if place % 2 == 0 else stack.tokens for place in range(len(given))]
+        if len(given) == 4:
+            kept[0] = stack.tokens  # it runs whole first, and then once more, merged
+        return [spread(each, count) for each, count in zip(given, kept, strict=True)]
+
+    step(1000.0)
+    lost = []
+    for whole_at, merged_at in ((800.0, 600.0), (400.0, 200.0)):
+        _, whole, merged, again = step(whole_at)
+        torch.testing.assert_close(again, whole)
+        lost.append(whole - merged)
+        merged, output = step(merged_at)
+        # From one whole step to the next are two steps; half of that is taken to go on.
+        moved = 0 if len(lost) == 1 else (lost[1] - lost[0]) / 2 * 0.5
+        torch.testing.assert_close(output, merged + lost[-1] + moved)
+    raw.remove()
+    restored.remove()
+    handle.remove()
+
+
+def second_runs(model: nn.Module, timesteps: list[float], what: TinyModel, **options: Any) -> list[int]:
+    """How often the model's first block with tokens runs at each step."""
+    calls: list[int] = []
+    with tm.merged(model, tm.ToMA(detail_every=2, **{**TILES, "ratio": 0.875, **options})):
+        block = root_of(model).stacks[0].blocks[0].block.module
+        handle = block.register_forward_hook(lambda *_: calls.append(1))
+        counts = []
+        for timestep in timesteps:
+            calls.clear()
+            what.call(model, (1,), what.grid(8, 8), timestep)
+            counts.append(len(calls))
+        handle.remove()
+    return counts
+
+
+@pytest.mark.parametrize("what", FAMILIES, ids=str)
+def test_whole_steps_run_merged_as_well_where_most_is_merged(what: TinyModel) -> None:
+    model = made(what.build)
+    assert second_runs(model, TIMESTEPS[:4], what) == [1, 2, 1, 2]
+    assert second_runs(model, TIMESTEPS[:4], what, ratio=0.75) == [1, 1, 1, 1]
+    assert second_runs(model, TIMESTEPS[:4], what, ratio=[0.875, 0.5]) == [1, 1, 1, 1]
+
+
+def test_they_do_not_where_others_would_see_a_second_step() -> None:
+    from diffusers import PyramidAttentionBroadcastConfig, apply_pyramid_attention_broadcast
+
+    what = tiny("pixart")
+    once = [1, 1, 1, 1]
+    # A cache, even on a part that is not merged.
+    model: Any = made(what.build)
+    cache = PyramidAttentionBroadcastConfig(
+        cross_attention_block_skip_range=2,
+        cross_attention_timestep_skip_range=(-1, 1001),
+        current_timestep_callback=lambda: 500,
+    )
+    apply_pyramid_attention_broadcast(model, cache)
+    assert second_runs(model, TIMESTEPS[:4], what, scope="site", parts=("self",)) == once
+    # A cache of another kind, in the place of the model's forward: on the model, or in its class.
+    model = made(what.build)
+    forward = model.forward
+    model.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+    assert second_runs(model, TIMESTEPS[:4], what) == once
+    model = made(what.build)
+    whole = type(model).forward
+
+    def replaced(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return whole(self, *args, **kwargs)
+
+    replaced.__signature__ = inspect.signature(whole)  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model), "forward", replaced)
+        assert second_runs(model, TIMESTEPS[:4], what) == once
+    # Hooks that may change what the model is given.
+    model = made(what.build)
+    handle = model.register_forward_pre_hook(lambda *_: None)
+    assert second_runs(model, TIMESTEPS[:4], what) == once
+    handle.remove()
+    assert second_runs(model, TIMESTEPS[:4], what) == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("what", [tiny("pixart"), tiny("sd15"), tiny("flux")], ids=str)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_training_with_checkpoints_goes_through_whole_steps(what: TinyModel, scope: Any) -> None:
+    model: Any = what.build()
+    model.enable_gradient_checkpointing()
+    model.train()
+    inputs = what.inputs((1,), what.grid(8, 8))
+    with tm.merged(model, tm.ToMA(scope=scope, detail_every=3, **{**TILES, "ratio": 0.875})):
+        for timestep in TIMESTEPS[:4]:
+            inputs["timestep"] = torch.full_like(inputs["timestep"], timestep)
+            model(**inputs, return_dict=False)[0].square().sum().backward()
+    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_a_guidance_branch_that_skips_steps_moves_on_by_as_many() -> None:
+    memory = BranchMemory()
+    memory.lost, memory.drift = torch.zeros(1), torch.ones(1)
+    memory.move_to(1)
+    memory.move_to(1)  # a step may have several calls
+    memory.move_to(4)
+    assert (memory.lost.item(), memory.age) == (4, 4)
+
+
 @pytest.mark.parametrize("what", [model for model in TINY_MODELS if model.merges_keys and not model.own_keys], ids=str)
 def test_where_queries_alone_are_left_out_nothing_is_lost_as_long_as_nothing_changes(what: TinyModel) -> None:
     """The queries that are asked get the answer of the whole step, and the others what set them apart in it."""
@@ -165,17 +297,17 @@ def test_every_method_that_merges_queries_takes_it() -> None:
 def test_detail_is_forgotten_with_its_picture() -> None:
     what = tiny("pixart")
     model = made(what.build)
-    config = tm.ToMA(detail_every=4, **TILES)
+    config = tm.ToMA(detail_every=4, **{**TILES, "ratio": 0.875})
     with tm.merged(model, config):
         alone = generate(model, what)
     with tm.merged(model, config) as handle:
         generate(model, what, samples=(7,))
         again = generate(model, what)
         memories = list(root_of(model).plan._memories.values())
-        assert any(branch.output is not None for memory in memories for branch in memory.branches)
+        assert any(branch.lost is not None for memory in memories for branch in memory.branches)
         handle.remove()
     assert all(torch.equal(one, other) for one, other in zip(alone, again, strict=True))
-    assert not any(branch.output is not None for memory in memories for branch in memory.branches)
+    assert not any(branch.lost is not None for memory in memories for branch in memory.branches)
 
 
 @pytest.mark.parametrize(("scope", "outputs"), [("site", 3 * 3), ("stack", 1)])
@@ -218,15 +350,17 @@ def test_guidance_branches_have_detail_of_their_own() -> None:
             torch.testing.assert_close(together[branch], single[0])
 
 
-def test_a_compiled_model_keeps_it_in_few_graphs() -> None:
+@pytest.mark.parametrize("ratio", [0.5, 0.875])
+def test_a_compiled_model_keeps_it(ratio: float) -> None:
     what = tiny("sd15")
     model = made(what.build)
-    with tm.merged(model, tm.ToMA(detail_every=3, **TILES)):
+    config = tm.ToMA(detail_every=3, **{**TILES, "ratio": ratio})
+    with tm.merged(model, config):
         eager = generate(model, what)
     torch.compiler.reset()
     counters.clear()
     model.compile(backend="eager")
-    with tm.merged(model, tm.ToMA(detail_every=3, **TILES)):
+    with tm.merged(model, config):
         compiled = generate(model, what)
     for one, other in zip(eager, compiled, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
@@ -263,3 +397,15 @@ def test_explain_counts_the_whole_steps() -> None:
     assert plain.steady < work.steady < plain.steady * 1.1  # merging what is remembered, to tell its detail
     # Of five steps one selects, and one and a quarter run whole.
     assert work.average == pytest.approx((work.select + 2.75 * work.steady + 1.25 * work.unmerged) / 5)
+
+
+def test_explain_counts_that_whole_steps_run_merged_as_well() -> None:
+    model = made(tiny("pixart").build)
+    most = {**TILES, "ratio": 0.875, "scope": "site"}
+    with tm.merged(model, tm.ToMA(detail_every=0, **most)) as handle:
+        plain = handle.explain(size=(128, 128)).models[0].multiply_adds
+    with tm.merged(model, tm.ToMA(detail_every=4, thin_keys=False, **most)) as handle:
+        work = handle.explain(size=(128, 128)).models[0].multiply_adds
+    assert work.steady == plain.steady  # detail is but added
+    assert work.whole == work.unmerged + work.select  # and makes its plan there
+    assert work.average == pytest.approx((work.whole + 3 * work.steady) / 4)

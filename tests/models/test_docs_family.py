@@ -43,7 +43,7 @@ def test_it_explains_what_it_merged(example: dict[str, Any], capsys: pytest.Capt
     with tm.merged(example["model"], tm.ToMA()) as handle:
         report = handle.explain(size=(64, 96))
     assert report.models[0].stacks[0].grid == (16, 24)
-    assert report.models[0].stacks[0].kept == 16 * 24 // 4
+    assert report.models[0].stacks[0].kept == 16 * 24 // 16
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -166,7 +166,7 @@ def test_the_first_blocks_are_skipped_in_proportion() -> None:
     family = FluxFamily()
     assert [family.default_skip(blocks) for blocks in (57, 6, 3, 2)] == [10, 1, 1, 0]
     model = made(flux)
-    tm.apply(model, tm.ToMA(tile=(2, 2), min_tokens=16))
+    tm.apply(model, tm.ToMA(ratio=0.75, tile=(2, 2), min_tokens=16))
     assert [block.block.name for block in root_of(model).stacks[0].blocks][:2] == [
         "transformer_blocks.1",
         "single_transformer_blocks.0",

@@ -119,7 +119,7 @@ def test_an_attention_that_cannot_be_weighed_is_an_error() -> None:
         with tm.merged(model, TILES), pytest.raises(MergeRuntimeError, match="proportional=False"):
             model(**INPUTS)
         assert not _get_current_function_mode_stack()
-        with tm.merged(model, tm.ToMA(tile=(2, 2), min_tokens=16, proportional=False)):
+        with tm.merged(model, tm.ToMA(ratio=0.75, tile=(2, 2), min_tokens=16, proportional=False)):
             model(**INPUTS)
 
 

@@ -112,7 +112,7 @@ def test_images_differ_from_those_by_hidden_states(what: TinyModel, signal: Any)
     model, grid = made(what.build), what.grid(8, 8)
     images = []
     for chosen in ("hidden", signal):
-        with tm.merged(model, tm.ToMA(signal=chosen, tile=(4, 4), detail_every=0, **SMALL)):
+        with tm.merged(model, tm.ToMA(ratio=0.75, signal=chosen, tile=(4, 4), detail_every=0, **SMALL)):
             images.append([what.call(model, [1], grid, timestep) for timestep in (0.9, 0.8)][1])
     assert (images[0] - images[1]).abs().max() > 1e-4
 

@@ -25,7 +25,7 @@ from tokenmerge.ops.selection import SELECTORS, select_facility_location
 
 TINY: dict[str, Any] = {**SMALL, "min_tokens": 0}
 METHODS: list[tm.MergeConfig] = [
-    tm.ToMA(tile=(2, 2), **TINY),
+    tm.ToMA(ratio=0.75, tile=(2, 2), **TINY),
     tm.ToMA(region="stripe", attend="global", **TINY),
     tm.ToMA(region="global", unmerge="pinv", **TINY),
     tm.ToMeSD(**TINY),
@@ -119,7 +119,7 @@ def test_a_broken_sample_leaves_the_others_alone(tiny: TinyModel, scope: Any) ->
         pytest.skip(f"{tiny} merges parts only")
     model, grid = made(tiny.build), tiny.grid(8, 8)
     first = "sample" if "sample" in tiny.inputs([1], grid) else "hidden_states"
-    with tm.merged(model, dataclasses.replace(tm.ToMA(tile=(2, 2), selector="grid", **TINY), scope=scope)):
+    with tm.merged(model, dataclasses.replace(tm.ToMA(ratio=0.75, tile=(2, 2), selector="grid", **TINY), scope=scope)):
         whole = call(model, tiny.inputs([1, 2], grid))
         inputs = tiny.inputs([1, 2], grid)
         inputs[first][0] = math.nan
@@ -145,5 +145,6 @@ def test_a_call_without_samples_is_an_error(tiny: TinyModel) -> None:
         name: value[:0] if isinstance(value, Tensor) and value.dim() else value
         for name, value in tiny.inputs([1], grid).items()
     }
-    with tm.merged(model, tm.ToMA(tile=(2, 2), **TINY)), pytest.raises(MergeRuntimeError, match="which is empty"):
+    config = tm.ToMA(ratio=0.75, tile=(2, 2), **TINY)
+    with tm.merged(model, config), pytest.raises(MergeRuntimeError, match="which is empty"):
         call(model, inputs)

@@ -191,7 +191,9 @@ def _whole(level: Level, kinds: tuple[str, ...], config: MergeConfig, measure: _
     reweighs = select_every // weights_every - 1
     refresh = max(0.0, best["select"] - best["steady"]) + reweighs * max(0.0, best["weights"] - best["steady"])
     sharing = sum(block.group is level.site.group for block in level.alike)
-    return _timing(level, WHOLE, best["unmerged"], best["steady"] + refresh / select_every / sharing)
+    # A whole step that runs merged as well takes that time from what the merged ones after it save.
+    runs = config.whole_every / (config.whole_every - 1) if config.learns else 1
+    return _timing(level, WHOLE, best["unmerged"], best["steady"] * runs + refresh / select_every / sharing)
 
 
 def _timing(level: Level, part: str, unmerged: float, merged: float) -> Timing:

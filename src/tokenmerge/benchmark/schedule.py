@@ -45,12 +45,16 @@ EVERY_STEP_ALIKE = Schedule({"steady": 1})
 def schedule_of(config: MergeConfig) -> Schedule:
     """The schedule a config asks for. What is due at a whole step is made at the next that merges.
 
+    Where whole steps run merged as well, plans are made there, and besides only at the first step of all.
+
     >>> from tokenmerge import ToMA
     >>> dict(schedule_of(ToMA.paper()).counts)
     {'select': 1, 'steady': 8, 'weights': 1}
     >>> dict(schedule_of(ToMA()).counts)
-    {'select': 4, 'whole': 5, 'steady': 11}
+    {'select': 0, 'whole': 1, 'steady': 3}
     """
+    if config.learns:
+        return Schedule({"select": 0, "whole": 1, "steady": config.whole_every - 1})
     select_every, weights_every = config.refresh_every
     length = math.lcm(select_every, config.whole_every or 1)
     whole = length // config.whole_every if config.whole_every else 0

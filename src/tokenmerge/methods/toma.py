@@ -27,8 +27,8 @@ WHOLE_STEPS = 4  # one in so many, where detail_every is None
 class ToMA(MergeConfig):
     """Destinations by facility location, merge and unmerge by attention-like products, plans reused over steps.
 
-    ToMA() is the best balance of speed and picture that the embedded models show (docs/quality.md): three quarters of
-    the tokens merged, and one step in four run whole, whose detail the others are given.
+    ToMA() is the best balance of speed and picture that the embedded models show (docs/quality.md): one token kept of
+    every 4 x 4 tile, and one step in four run whole, which tells the others what that loses.
 
     region: where destinations are selected. "tile" keeps most of the picture, "stripe" needs no reordering of tokens,
         "global" searches the whole grid and is slow to select in.
@@ -55,7 +55,7 @@ class ToMA(MergeConfig):
     detail_every: None is every fourth step, and none where only keys are merged or `merge_every` says which run whole.
     """
 
-    ratio: Ratio = 0.75
+    ratio: Ratio = 0.9375
     scope: Scope | None = None
     select_every: int = 5
     detail_every: int | None = None
