@@ -119,7 +119,8 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         "",
         f"schedule: new destinations every {_steps(select_every)}, new weights every {_steps(weights_every)}"
         + (f", merged only every {_steps(config.merge_every)}" if config.merge_every > 1 else "")
-        + (f", one whole for its detail every {_steps(config.whole_every)}" if config.whole_every else ""),
+        + (f", one whole for its detail every {_steps(config.whole_every)}" if config.whole_every else "")
+        + (", which runs merged as well and makes new plans" if config.learns else ""),
         f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged on average "
         f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{whole}): {work.saving:.1%} saved, "
         f"at best {work.unmerged / work.average:.2f}x",
