@@ -11,9 +11,11 @@ from checks import SCOPES, SMALL, root_of
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch.utils.hooks import RemovableHandle
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError
+from tokenmerge.part_site import PartSite
 from tokenmerge.plan import BranchMemory
 
 TILES: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), **SMALL}
@@ -69,20 +71,23 @@ def test_which_steps_run_whole(options: dict[str, Any], whole: list[int]) -> Non
     assert config.share_merged == pytest.approx(1 - len(whole) / 6, abs=0.1)
 
 
-@pytest.mark.parametrize("what", FAMILIES, ids=str)
-def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: TinyModel) -> None:
-    model = made(what.build)
-    handle = tm.apply(model, tm.ToMA(scope="site", detail_every=2, **GLOBAL))
-    part = root_of(model).stacks[0].blocks[0].parts[0]
+def noted(part: PartSite) -> tuple[list[Tensor], list[RemovableHandle]]:
+    """What a part gives: at each run as it gives it itself, before our hook, and then behind it."""
     given: list[Tensor] = []
 
     def note(module: nn.Module, args: Any, output: Any) -> None:
         given.append(output if isinstance(output, Tensor) else output[part.part.outputs[0]])
 
     exit_ = part._modules[2]
-    # Once before our hook, on what the part itself gives, and once behind it.
-    raw = exit_.register_forward_hook(note, prepend=True)
-    restored = exit_.register_forward_hook(note)
+    return given, [exit_.register_forward_hook(note, prepend=True), exit_.register_forward_hook(note)]
+
+
+@pytest.mark.parametrize("what", FAMILIES, ids=str)
+def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: TinyModel) -> None:
+    model = made(what.build)
+    handle = tm.apply(model, tm.ToMA(scope="site", detail_every=2, **GLOBAL))
+    part = root_of(model).stacks[0].blocks[0].parts[0]
+    given, hooks = noted(part)
     grid = what.grid(8, 8)
     what.call(model, [1, 2], grid, 1000.0)
     given.clear()
@@ -98,8 +103,8 @@ def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: Tiny
     cut = slice(first, first + part.block.stack.tokens)
     now = merged[:, first : first + part.block.kept]
     torch.testing.assert_close(output[:, cut], whole[:, cut] + queries.unmerge(now - queries.merge(whole[:, cut])))
-    raw.remove()
-    restored.remove()
+    for hook in hooks:
+        hook.remove()
     handle.remove()
 
 
@@ -108,15 +113,7 @@ def test_a_part_gives_what_merging_lost_when_it_last_ran_whole_and_follows_how_t
     model = made(what.build)
     handle = tm.apply(model, tm.ToMA(scope="site", detail_every=2, thin_keys=False, **{**GLOBAL, "ratio": 0.875}))
     part = root_of(model).stacks[0].blocks[0].parts[0]
-    given: list[Tensor] = []
-
-    def note(module: nn.Module, args: Any, output: Any) -> None:
-        given.append(output if isinstance(output, Tensor) else output[part.part.outputs[0]])
-
-    exit_ = part._modules[2]
-    # Once before our hook, on what the part itself gives, and once behind it.
-    raw = exit_.register_forward_hook(note, prepend=True)
-    restored = exit_.register_forward_hook(note)
+    given, hooks = noted(part)
     stack = part.block.stack
 
     def spread(merged: Tensor, kept: int) -> Tensor:
@@ -145,8 +142,8 @@ def test_a_part_gives_what_merging_lost_when_it_last_ran_whole_and_follows_how_t
         # From one whole step to the next are two steps; half of that is taken to go on.
         moved = 0 if len(lost) == 1 else (lost[1] - lost[0]) / 2 * 0.5
         torch.testing.assert_close(output, merged + lost[-1] + moved)
-    raw.remove()
-    restored.remove()
+    for hook in hooks:
+        hook.remove()
     handle.remove()
 
 
