@@ -61,6 +61,22 @@ def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any
     handle.remove()
 
 
+@pytest.mark.parametrize("tiny", MODELS, ids=str)
+@pytest.mark.parametrize("scope", ["site", "stack"])
+def test_after_three_whole_steps_there_are_no_new_graphs(tiny: Any, scope: Any) -> None:
+    """What is remembered of whole steps that run merged as well grows up to two of them, and no further."""
+    config = tm.ToMA(ratio=0.75, tile=(2, 2), detail_every=2, scope=scope, min_tokens=0, skip_blocks=0)
+    model = made(tiny.build)
+    with tm.merged(model, config):
+        model.compile_repeated_blocks(fullgraph=True, backend="eager")
+        graphs = []
+        for step in range(12):
+            tiny.call(model, [0], tiny.grid(8, 8), 0.9 - 0.05 * step)
+            graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] > 0
+    assert graphs[6:] == graphs[6:7] * 6  # whole are 1, 3 and 5
+
+
 def test_whole_model_compile_gives_the_same_image() -> None:
     tiny = next(model for model in TINY_MODELS if model.name == "pixart")
     grid = tiny.grid(8, 8)

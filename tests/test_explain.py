@@ -119,7 +119,7 @@ def test_a_schedule_of_two_steps_is_counted_as_one_of_ten() -> None:
     model = tiny("pixart").build()
     counted = []
     for options in ({}, {"select_every": 2, "weights_every": 2}, {"signal": "previous"}):
-        with tm.merged(model, tm.ToMA(min_tokens=0, **options)) as handle:
+        with tm.merged(model, tm.ToMA(ratio=0.75, min_tokens=0, **options)) as handle:
             work = handle.explain(size=(128, 128)).models[0].multiply_adds
         counted.append((work.steady, work.weights, work.select))
     assert counted[0][0] < counted[0][1] < counted[0][2]

@@ -199,6 +199,7 @@ class BlockSite:
             at.in_region_order,
             at.one_for_batch,
             at.keys_of_all,
+            at.averages,
             self.stack.importance,
             root.draw,
         )

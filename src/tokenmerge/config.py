@@ -47,9 +47,9 @@ class MergeConfig:
         merging loses.
     merge_every: merge at every so many steps, and run the others whole. 1 is fastest; 3 is what ToMA's authors do.
     detail_every: run every so many steps whole, the second step first, and add to the merged ones after it the detail
-        that merging loses (see `tokenmerge.detail`). Where more than three quarters are merged, such a step runs merged
-        as well, to tell exactly what is lost. 0 never does. None takes what suits the method. Costs memory for two
-        outputs of each part; a wider scope has fewer of them.
+        that merging loses (see `tokenmerge.detail`). Where most is merged, such a step runs merged as well, to tell
+        exactly what is lost. 0 never does. None takes what suits the method. Costs memory for two outputs of each part;
+        a wider scope has fewer of them.
     thin_keys: where some steps run whole for their detail, let self-attention on fine levels read one key of every tile
         (see `tokenmerge.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to twice
         as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused projections,
@@ -175,7 +175,12 @@ class MergeConfig:
 
         What is lost at one ratio is not what is lost at another, so ratios that change do without.
         """
-        return self.whole_every > 0 and not self.varies and self.number("ratio") > LEARNS_ABOVE
+        return self.whole_every > 0 and not self.varies and self.merges_most
+
+    @property
+    def merges_most(self) -> bool:
+        """Is so much merged that to run merged as well takes a whole step little longer?"""
+        return self.number("ratio") > LEARNS_ABOVE
 
     @property
     def redraws(self) -> bool:

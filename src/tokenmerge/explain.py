@@ -235,4 +235,6 @@ def _note(stack: StackSite) -> str:
     unweighed = stack.root.config.proportional and any(
         "self" in part.part.kinds and not stack.root.weighs(part.part) for block in stack.blocks for part in block.parts
     )
-    return "keys are not weighed: this attention takes no mask" if unweighed else ""
+    if unweighed:
+        return "keys are not weighed: this attention takes no mask"
+    return "the mean of each tile is kept" if any(block.place.averages for block in stack.blocks) else ""

@@ -108,7 +108,6 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     used = [column for column in range(len(headers)) if any(row[column] for row in rows)]
     cells = [[row[column] for column in used] for row in rows]
     table = tabulate(cells, [headers[column] for column in used], tablefmt="simple", disable_numparse=True)
-    select_every, weights_every = config.refresh_every
     work = model.multiply_adds
     whole = f", {_giga(work.whole)} at a whole step" if work.whole != work.unmerged else ""
     lines = [
@@ -117,10 +116,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         "",
         table,
         "",
-        f"schedule: new destinations every {_steps(select_every)}, new weights every {_steps(weights_every)}"
-        + (f", merged only every {_steps(config.merge_every)}" if config.merge_every > 1 else "")
-        + (f", one whole for its detail every {_steps(config.whole_every)}" if config.whole_every else "")
-        + (", which runs merged as well and makes new plans" if config.learns else ""),
+        f"schedule: {_schedule(config)}",
         f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged on average "
         f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{whole}): {work.saving:.1%} saved, "
         f"at best {work.unmerged / work.average:.2f}x",
@@ -134,6 +130,17 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
             f"{ran.weightings} times" + (f", {ran.held / 1e6:,.1f} MB held from earlier steps" if ran.held else "")
         )
     return "\n".join(lines)
+
+
+def _schedule(config: MergeConfig) -> str:
+    whole = f"one whole for its detail every {_steps(config.whole_every)}"
+    if config.learns:
+        return f"{whole}, which runs merged as well and makes new plans"
+    select_every, weights_every = config.refresh_every
+    told = [f"new destinations every {_steps(select_every)}", f"new weights every {_steps(weights_every)}"]
+    if config.merge_every > 1:
+        told.append(f"merged only every {_steps(config.merge_every)}")
+    return ", ".join([*told, whole] if config.whole_every else told)
 
 
 def _steps(count: int) -> str:

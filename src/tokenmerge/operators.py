@@ -17,7 +17,10 @@ class CannotMerge(Exception):
 
 
 class Operator(Protocol):
-    """Shortens a sequence of tokens and lengthens it again. Holds tensors only, so it can be traced."""
+    """Shortens a sequence of tokens and lengthens it again. Holds tensors and plain numbers, so it can be traced.
+
+    One that can unmerge without edges between regions, for tokens to which detail is added, has that as `spread`.
+    """
 
     @property
     def mass(self) -> Tensor | None:
@@ -60,6 +63,7 @@ class Layout:
     regions: Regions | None = None  # where set, a stack may bring its tokens into this order once, and back once
     even: bool = False  # every kept key stands for as many tokens, so that among themselves they need no weights
     kept_of_each: int = 0  # tokens kept of each region, one region's after the other's; 0 where that is not so
+    tiles: tuple[int, ...] | None = None  # how many along each axis, where one token is kept of every tile
 
     def to(self, device: torch.device) -> Self:
         """The same layout with its tensors on `device`."""
@@ -76,6 +80,7 @@ class Place:
     in_region_order: bool = False  # tokens come in the order of `Layout.regions` already
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
     keys_of_all: bool = False  # keys merged apart are of all tokens, and not of those that are left after merging
+    averages: bool = False  # tiles of which one token is left are averaged, without a look at what they hold
     # (B, N) or (1, N), in the order of the grid: how many tokens each counts as when destinations are chosen.
     importance: Tensor | None = None
     draw: Tensor | None = None  # () the step, for methods that draw tokens anew at each (see `MergeConfig.redraws`)

@@ -26,40 +26,50 @@ class BranchPlan:
     weights_due: bool = True
 
 
+@dataclass(frozen=True)
+class Learnt:
+    """What a step told that ran whole and merged (see `tokenmerge.detail`)."""
+
+    merged: Tensor  # (B, M, C) what merged tokens gave, less its mean over them
+    lost: Tensor  # (B, N, C) what merging lost of what all gave
+
+
 @dataclass
 class BranchMemory:
-    """What a block or a part gave at an earlier step, in one guidance branch."""
+    """What a block or a part gave at earlier steps, in one guidance branch."""
 
     output: Tensor | None = None
-    lost: Tensor | None = None  # what merging would lose of it at this step (see `tokenmerge.detail`)
-    drift: Tensor | None = None  # how that changes from one step to the next
+    learnt: tuple[Learnt, ...] = ()  # the newest first
     learns: bool = False  # the whole step that gave `output` runs once more, merged, to tell what is lost
-    step: int = 0
-    age: int = 0  # steps since what is lost was learnt
-
-    def move_to(self, step: int) -> None:
-        passed, self.step = step - self.step, step
-        self.age += passed
-        if passed and self.lost is not None and self.drift is not None:
-            self.lost = self.lost + self.drift * passed
+    step: int = -1
+    learnt_now: bool = False  # the newest of them was learnt at this very step, which may have several calls
 
     def clear(self) -> None:
-        self.output = self.lost = self.drift = None
+        self.output, self.learnt = None, ()
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        output = [] if self.output is None else [self.output]
+        return output + [tensor for each in self.learnt for tensor in (each.merged, each.lost)]
 
 
 @dataclass
 class Memory:
-    """What a block or a part gave at an earlier step: a memory for each guidance branch."""
+    """What a block or a part gave at earlier steps: a memory for each guidance branch."""
 
     branches: list[BranchMemory] = field(default_factory=list)
     current: BranchMemory = field(default_factory=BranchMemory)
     in_region_order: bool = False
+    outlasts_plans: bool = False  # merged tokens are the same ones whatever the plan
 
-    def begin(self, branch: int, step: int) -> None:
+    def begin(self, branch: int, step: int, new_plan: bool) -> None:
         while len(self.branches) <= branch:
             self.branches.append(BranchMemory())
         self.current = self.branches[branch]
-        self.current.move_to(step)
+        # Said here, for in compiled code every number of a step would be a graph of its own.
+        self.current.learnt_now, self.current.step = self.current.learnt_now and step == self.current.step, step
+        if new_plan and not self.outlasts_plans:
+            self.current.learnt = ()  # tokens that are merged otherwise cannot be compared with those of now
 
     def put_in_order(self, in_region_order: bool) -> None:
         """Tokens come in another order from now on: what is remembered in the old one is of no use."""
@@ -138,10 +148,11 @@ class MergePlan:
             self._conditions.append(condition)
         self.branch = self._conditions.index(condition)
         self._timestep, self._signature = timestep, signature
+        select, weights = self._due()
         for group in self._groups.values():
-            group.begin(self.branch, *self._due())
+            group.begin(self.branch, select, weights)
         for memory in self._memories.values():
-            memory.begin(self.branch, self.step)
+            memory.begin(self.branch, self.step, select)
             if self.step == 0:
                 # A second picture of a single step with the same text looks like the first step once more.
                 memory.current.clear()
@@ -186,7 +197,7 @@ class MergePlan:
         """What a block or a part gave before, kept from step to step of a generation."""
         if key not in self._memories:
             self._memories[key] = Memory()
-            self._memories[key].begin(self.branch, self.step)
+            self._memories[key].begin(self.branch, self.step, new_plan=True)
         return self._memories[key]
 
     def learn(self, learns: bool) -> None:
@@ -198,8 +209,7 @@ class MergePlan:
     def held(self) -> int:
         """Bytes of what is remembered."""
         branches = (branch for memory in self._memories.values() for branch in memory.branches)
-        kept = (tensor for branch in branches for tensor in (branch.output, branch.lost, branch.drift))
-        return sum(tensor.nbytes for tensor in kept if tensor is not None)
+        return sum(tensor.nbytes for branch in branches for tensor in branch.tensors)
 
     def make_due(self, select: bool, weights: bool) -> None:
         """Have the next call make new destinations or weights whatever the schedule says."""
@@ -221,4 +231,4 @@ class MergePlan:
             group.begin(0, True, True)
         for memory in self._memories.values():
             memory.branches.clear()
-            memory.begin(0, 0)
+            memory.begin(0, 0, new_plan=True)

@@ -1,9 +1,9 @@
 """Settings by what they are for, and by how a model's attention takes its keys: the one table of them.
 
 Where the values come from: the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of
-its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in four gives most of
+its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in five gives most of
 it back. In transformers of a single level keys have more to say, and leaving them out saves less: most is kept where
-little is merged in the first fifth of the noise, in which shapes are decided, and every third step runs whole.
+tiles are smaller.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tokenmerge.models import family_of
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
-EVERYWHERE: dict[Name, MergeConfig] = {"balanced": ToMA(), "fast": ToMA(detail_every=5)}
+EVERYWHERE: dict[Name, MergeConfig] = {"balanced": ToMA(), "fast": ToMA(detail_every=8)}
 # Attention that takes keys and values of its own: UNets, PixArt, and families of yours that say so.
 OWN_KEYS: dict[Name, MergeConfig] = {"quality": ToMA.keys(), **EVERYWHERE}
 # Queries and keys are made of the same tokens, often with text among them: all others.
 JOINT: dict[Name, MergeConfig] = {
-    "quality": ToMA(ratio=(0.25, 0.75, 0.75, 0.75, 0.75), detail_every=3),
+    "quality": ToMA(ratio=0.75, tile=(2, 2), detail_every=3),
     **EVERYWHERE,
 }
 

@@ -20,12 +20,13 @@ from torch.utils.hooks import RemovableHandle
 from tokenmerge.around_site import AroundSite
 from tokenmerge.block_site import BlockSite
 from tokenmerge.caches import CACHE, answered_by_another, keeps_outputs
+from tokenmerge.calls import call_batch, for_counting, refuse_nothing
 from tokenmerge.config import MergeConfig
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError, NothingMergedWarning
 from tokenmerge.fits import misfit, suited
 from tokenmerge.graph_room import make_room
 from tokenmerge.guidance import GuidanceWatch
-from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile, with_argument
+from tokenmerge.hooked import Args, Kwargs, argument_names, given_argument, outside_compile
 from tokenmerge.keep import has_grey
 from tokenmerge.models.base import Family, Part
 from tokenmerge.plan import MergePlan
@@ -148,7 +149,7 @@ class RootSite:
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         if not self.attached or self.again:
             return
-        _refuse_nothing(args, kwargs)
+        refuse_nothing(args, kwargs)
         for stack in self.stacks:
             stack.follow_changes()
         make_room([self.model, *(block.block.module for stack in self.stacks for block in stack.blocks)])
@@ -177,7 +178,7 @@ class RootSite:
             self.draw = torch.full((), self.plan.step, device=inputs.device)
         if self.guidance is not None and self.fixed_progress is None:
             self.guidance.begin_call(self.plan.step, self.plan.branch, inputs)
-        self.last_call = self._for_counting(args, kwargs)
+        self.last_call = for_counting(argument_names(self.model), self.family.positions, args, kwargs)
 
     def _follow_order(self, fixed: bool) -> None:
         """Merge around parts as long as calls need tokens in their order, where the choice of scope was left to us."""
@@ -191,16 +192,6 @@ class RootSite:
                 for part in block.parts:
                     part.detach()
                     part.attach()
-
-    def _for_counting(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """A call's arguments without what they hold, but for those whose values tell the grid."""
-        names = argument_names(self.model)
-        shapes: tuple[Args, Kwargs] = _shapes_of(args), _shapes_of(kwargs)
-        for name in self.family.positions:
-            value = given_argument(names, args, kwargs, name)
-            if value is not None:
-                shapes = with_argument(names, *shapes, name, value)
-        return shapes
 
     def thinnable_parts(self) -> tuple[str, ...]:
         """Names of the parts whose attention, as it is now, can be given few keys."""
@@ -329,13 +320,6 @@ class RootSite:
         self.weightings += 1
 
 
-def call_batch(model: nn.Module, args: Args, kwargs: Kwargs) -> int:
-    """How many samples a model was called with; they come first among its arguments."""
-    names = argument_names(model)
-    samples: Tensor = given_argument(names, args, kwargs, names[0])
-    return samples.shape[0]
-
-
 def root_site_of(model: nn.Module) -> RootSite | None:
     """The root site attached to a model, if there is one: found by its hook, so a deepcopy knows its own."""
     for hook in model._forward_pre_hooks.values():
@@ -343,27 +327,6 @@ def root_site_of(model: nn.Module) -> RootSite | None:
         if isinstance(owner, RootSite):
             return owner
     return None
-
-
-def _refuse_nothing(args: Args, kwargs: Kwargs) -> None:
-    """No model makes anything of no samples or no tokens, and says so in its own ways, none of them clear."""
-    given: Any = args[0] if args else kwargs.get("hidden_states", kwargs.get("sample"))
-    if isinstance(given, Tensor) and given.numel() == 0:
-        raise MergeRuntimeError(
-            f"the model was called with an input of shape {tuple(given.shape)}, which is empty: give at least one "
-            f"sample, and one token."
-        )
-
-
-def _shapes_of(value: Any) -> Any:
-    """The arguments of a call with every tensor replaced by an empty one of its shape: nothing is kept alive."""
-    if isinstance(value, Tensor):
-        return torch.empty_like(value, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(_shapes_of(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _shapes_of(item) for key, item in value.items()}
-    return value
 
 
 def _skipped(choice: int | tuple[int, int] | tuple[str, ...] | None, default: int, names: list[str]) -> set[str]:

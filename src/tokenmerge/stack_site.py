@@ -133,7 +133,8 @@ class StackSite:
         regions = None if layout is None else layout.regions
         # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are picked in any.
         only_keys = all(block.layout is None or block.kept == self.tokens for block in self.blocks)
-        self.reorders = regions is not None and not (regions.natural or regions.padded or fixed_order or only_keys)
+        stays = fixed_order or only_keys or self._averages(layout)
+        self.reorders = regions is not None and not (regions.natural or regions.padded or stays)
         if regions is not None:
             self.regions: Regions = regions.to(device)
         run = ""
@@ -153,6 +154,7 @@ class StackSite:
                     self.reorders,
                     self.stack.one_for_batch,
                     block.keys_of_all,
+                    self._averages(block.layout),
                 )
                 block.group = self.root.plan.group(self._group_key(block, run, grid))
                 self._remember(block)
@@ -186,6 +188,11 @@ class StackSite:
     def layout(self) -> Layout | None:
         """What becomes of the grid in the first block that merges; None where none does."""
         return next((block.layout for block in self.blocks if block.layout is not None), None)
+
+    def _averages(self, layout: Layout | None) -> bool:
+        """Are tiles averaged, all in the order of the grid? Only where whole steps tell what that loses."""
+        weighed = self.mask_weights is not None  # by which to choose
+        return self.root.config.learns and layout is not None and layout.tiles is not None and not weighed
 
     def _layout(self, config: MergeConfig | None, grid: tuple[int, ...]) -> tuple[Layout | None, str]:
         """What a config makes of the grid; or None, and why."""
@@ -238,18 +245,19 @@ class StackSite:
         block.group.leader = block.group.leader or block.block.name
         if self.root.config.whole_every:
             # What the owner gives is not what its blocks give.
-            block.detail = self._detail("around" if self.around else "block", block.block.name)
+            block.detail = self._detail(block, "around" if self.around else "block", block.block.name)
             for part in block.parts:
-                part.details = {position: self._detail(part.name, position) for position in part.part.outputs}
+                part.details = {position: self._detail(block, part.name, position) for position in part.part.outputs}
         if self.root.config.signal != "previous" or block.group.leader != block.block.name:
             block.memory = None
             return
         block.memory = self.root.plan.memory(block.block.name)
         block.memory.put_in_order(self.reorders)
 
-    def _detail(self, *name: str | int) -> Memory:
+    def _detail(self, block: BlockSite, *name: str | int) -> Memory:
         memory = self.root.plan.memory(("detail", *name))
         memory.put_in_order(self.reorders)
+        memory.outlasts_plans = self._averages(block.layout)
         return memory
 
     def in_order(self, grid: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Two equal images have no noise and an infinite ratio; a mean over pairs needs a number.
 PSNR_OF_EQUAL_IMAGES = 100.0
 RATIOS = (0.75, 0.5, 0.25)
+TILES = ((4, 4), 0.9375), ((2, 2), 0.75)  # of which one token is left, and whole steps tell what that loses
 
 
 class BudgetError(TokenMergeError, RuntimeError):
@@ -139,7 +140,7 @@ def tune(
 
 
 def default_ladder() -> list[MergeConfig]:
-    """ToMA from fast to mild: as it comes, all steps once per stack, with detail, self-attention or keys alone."""
+    """ToMA from fast to mild: one token a tile, all steps once per stack, with detail, self-attention or keys alone."""
     kinds: tuple[dict[str, Any], ...] = (
         {"scope": "stack", "detail_every": 0},
         {},
@@ -147,7 +148,7 @@ def default_ladder() -> list[MergeConfig]:
         {"parts": ("self",)},
     )
     keys = (ToMA(ratio=0, kv_ratio=ratio, parts=("self",)) for ratio in RATIOS)
-    most = (ToMA(), ToMA(detail_every=2))
+    most = (ToMA(tile=tile, ratio=ratio, detail_every=every) for tile, ratio in TILES for every in (None, 2))
     return [*most, *(ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds), *keys]
 
 

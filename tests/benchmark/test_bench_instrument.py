@@ -38,6 +38,20 @@ def test_a_stopwatch_changes_nothing_but_sees_every_merge(subject: Subject, conf
     assert all(("reorder" in lap) == (config.region == "tile") for lap in laps)
 
 
+def test_a_stopwatch_sees_what_is_spread_where_detail_is_added(subject: Subject) -> None:
+    stopwatch = Stopwatch(CPU)
+    timed: Any = TimedConfig(ToMA(), stopwatch)
+    root = RootSite(subject.model, subject.family, cast(MergeConfig, timed))
+    root.attach()
+    laps = []
+    for step in range(3):
+        subject.call(step)
+        laps.append(stopwatch.read())
+    root.detach()
+    assert root.stacks[0].first.place.averages
+    assert all({"merge", "unmerge"} <= lap.keys() for lap in laps)  # the second step runs whole, and then merged
+
+
 def test_a_lap_within_a_lap_belongs_to_the_outer_one() -> None:
     stopwatch = Stopwatch(CPU)
     with stopwatch.lap("outer"), stopwatch.lap("inner"):

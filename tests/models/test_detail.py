@@ -14,9 +14,11 @@ from torch._dynamo.utils import counters
 from torch.utils.hooks import RemovableHandle
 
 import tokenmerge as tm
+from tokenmerge.detail import unmerged
 from tokenmerge.errors import ConfigError
+from tokenmerge.methods.pooled import PooledOperator, pooled_operator
 from tokenmerge.part_site import PartSite
-from tokenmerge.plan import BranchMemory
+from tokenmerge.plan import Learnt, Memory
 
 TILES: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), **SMALL}
 GLOBAL: dict[str, Any] = {"ratio": 0.5, "region": "global", "share": "model", **SMALL}
@@ -109,7 +111,9 @@ def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: Tiny
 
 
 @pytest.mark.parametrize("what", FAMILIES, ids=str)
-def test_a_part_gives_what_merging_lost_when_it_last_ran_whole_and_follows_how_that_moves(what: TinyModel) -> None:
+def test_a_part_gives_what_merging_lost_when_it_ran_whole_as_far_as_its_tokens_are_those_of_then(
+    what: TinyModel,
+) -> None:
     model = made(what.build)
     handle = tm.apply(model, tm.ToMA(scope="site", detail_every=2, thin_keys=False, **{**GLOBAL, "ratio": 0.875}))
     part = root_of(model).stacks[0].blocks[0].parts[0]
@@ -124,6 +128,11 @@ def test_a_part_gives_what_merging_lost_when_it_last_ran_whole_and_follows_how_t
         grid = merged[:, first : first + kept]
         return grid if kept == stack.tokens else queries.unmerge(grid)
 
+    def taken(place: int) -> Tensor:
+        """Merged tokens as the part gave them, without text."""
+        first = given[place].shape[1] - part.block.kept if part.part.text != "last" else 0
+        return given[place][:, first : first + part.block.kept]
+
     def step(timestep: float) -> list[Tensor]:
         given.clear()
         what.call(model, [1, 2], what.grid(8, 8), timestep)
@@ -133,18 +142,38 @@ def test_a_part_gives_what_merging_lost_when_it_last_ran_whole_and_follows_how_t
         return [spread(each, count) for each, count in zip(given, kept, strict=True)]
 
     step(1000.0)
-    lost = []
+    lost: list[Tensor] = []
+    then: list[Tensor] = []
     for whole_at, merged_at in ((800.0, 600.0), (400.0, 200.0)):
         _, whole, merged, again = step(whole_at)
         torch.testing.assert_close(again, whole)
-        lost.append(whole - merged)
+        lost.insert(0, whole - merged)
+        then.insert(0, taken(2))
         merged, output = step(merged_at)
-        # From one whole step to the next are two steps; half of that is taken to go on.
-        moved = 0 if len(lost) == 1 else (lost[1] - lost[0]) / 2 * 0.5
-        torch.testing.assert_close(output, merged + lost[-1] + moved)
+        shares = [fitted(taken(0)[sample], [each[sample] for each in then]) for sample in range(2)]
+        expected = torch.stack(
+            [sum(part * each[sample] for part, each in zip(shares[sample], lost, strict=True)) for sample in range(2)]
+        )
+        torch.testing.assert_close(output, merged + expected, atol=1e-4, rtol=1e-4)
     for hook in hooks:
         hook.remove()
     handle.remove()
+
+
+def fitted(now: Tensor, then: list[Tensor]) -> list[float]:
+    """Shares of merged tokens (M, C) at whole steps, the last first, that make those of now, by least squares.
+
+    The others' shares, and what they change of the last one's, are held down by a hundredth of what they stand for.
+    """
+    columns = torch.stack([(each - each.mean(dim=0)).flatten().double() for each in then], dim=1)
+    wanted = (now - now.mean(dim=0)).flatten().double()
+    first = columns[:, 0] @ wanted / columns[:, 0].square().sum()
+    if len(then) == 1:
+        return [float(first)]
+    held = torch.diag(columns.square().sum(dim=0).sqrt() * 0.1)
+    rest = torch.cat([wanted - first * columns[:, 0], torch.zeros(len(then))])
+    more = torch.linalg.lstsq(torch.cat([columns, held]), rest.unsqueeze(1)).solution.squeeze(1)
+    return [float(first + more[0]), *more[1:].tolist()]
 
 
 def second_runs(model: nn.Module, timesteps: list[float], what: TinyModel, **options: Any) -> list[int]:
@@ -167,6 +196,7 @@ def test_whole_steps_run_merged_as_well_where_most_is_merged(what: TinyModel) ->
     model = made(what.build)
     assert second_runs(model, TIMESTEPS[:4], what) == [1, 2, 1, 2]
     assert second_runs(model, TIMESTEPS[:4], what, ratio=0.75) == [1, 1, 1, 1]
+    assert second_runs(model, TIMESTEPS[:4], what, ratio=0.75, tile=(2, 2)) == [1, 2, 1, 2]
     assert second_runs(model, TIMESTEPS[:4], what, ratio=[0.875, 0.5]) == [1, 1, 1, 1]
 
 
@@ -221,13 +251,119 @@ def test_training_with_checkpoints_goes_through_whole_steps(what: TinyModel, sco
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
 
 
-def test_a_guidance_branch_that_skips_steps_moves_on_by_as_many() -> None:
-    memory = BranchMemory()
-    memory.lost, memory.drift = torch.zeros(1), torch.ones(1)
-    memory.move_to(1)
-    memory.move_to(1)  # a step may have several calls
-    memory.move_to(4)
-    assert (memory.lost.item(), memory.age) == (4, 4)
+def learnt_of(lost: float, merged: Tensor) -> Learnt:
+    return Learnt(merged - merged.mean(dim=1, keepdim=True), torch.full((1, 4, 2), lost))
+
+
+def merged_like(tokens: Tensor, *learnt: Learnt, memory: Memory | None = None) -> Tensor:
+    """What is added to merged tokens (1, M, C) where so much was learnt before."""
+    memory = memory or Memory()
+    memory.begin(0, step=9, new_plan=True)
+    memory.current.learnt = learnt
+    operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))
+    return (unmerged(operator, tokens, memory) - operator.spread(tokens)).flatten()
+
+
+def test_what_is_lost_follows_what_merged_tokens_do() -> None:
+    one, other = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]), torch.tensor([[[0.0, 2.0], [0.0, -2.0]]])
+    ones = torch.ones(8)
+    # Half as large, or shifted as a whole, which is no detail.
+    torch.testing.assert_close(merged_like(one / 2 + 7, learnt_of(5, one)), 2.5 * ones)
+    torch.testing.assert_close(merged_like(other, learnt_of(5, one)), 0 * ones)
+    # On from one whole step past the next, and half of it back: but for the hundredth by which it is held down.
+    on = merged_like(2 * other - one, learnt_of(3, other), learnt_of(1, one))
+    torch.testing.assert_close(on, (2 * 3 - 1 / 1.01 * 1) * ones)
+    # The same tokens at both whole steps tell nothing apart.
+    torch.testing.assert_close(merged_like(one / 2, learnt_of(3, one), learnt_of(1, one)), 1.5 * ones)
+
+
+def test_where_tokens_do_not_differ_what_was_lost_is_lost_still() -> None:
+    alike = torch.ones(1, 2, 2)
+    for learnt in ([learnt_of(5, alike)], [learnt_of(5, alike), learnt_of(1, alike)]):
+        torch.testing.assert_close(merged_like(alike * 3, *learnt), torch.full((8,), 5.0))
+
+
+def test_no_weight_is_larger_than_two() -> None:
+    """What a part gave at a whole step may have been next to nothing."""
+    one, other = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]), torch.tensor([[[0.0, 1.0], [0.0, -1.0]]])
+    torch.testing.assert_close(merged_like(one * 50, learnt_of(5, one)), torch.full((8,), 10.0))
+    both = merged_like(one * 50 - other * 50, learnt_of(5, one), learnt_of(1, other))
+    torch.testing.assert_close(both, torch.full((8,), 10.0 - 2.0))
+
+
+def test_a_step_with_several_calls_is_remembered_once() -> None:
+    memory = Memory()
+    operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))
+    for call, step in enumerate((1, 1, 6, 6, 11)):
+        memory.begin(0, step, new_plan=False)
+        if step == 11:
+            memory.begin(0, step, new_plan=False)  # a call before it came to no end
+        memory.current.output, memory.current.learns = torch.full((1, 4, 2), float(call)), True
+        unmerged(operator, torch.zeros(1, 2, 2), memory)
+        assert memory.current.output is None
+    assert [float(each.lost.mean()) for each in memory.current.learnt] == [4, 3]
+
+
+@pytest.mark.parametrize(("outlasts", "left"), [(True, 1), (False, 0)])
+def test_what_was_learnt_of_other_tokens_is_forgotten(outlasts: bool, left: int) -> None:
+    memory = Memory(outlasts_plans=outlasts)
+    memory.begin(0, 1, new_plan=True)
+    memory.current.learnt = (learnt_of(1, torch.ones(1, 2, 2)),)
+    memory.begin(0, 2, new_plan=False)
+    assert len(memory.current.learnt) == 1
+    memory.begin(0, 6, new_plan=True)
+    assert len(memory.current.learnt) == left
+
+
+@pytest.mark.parametrize("what", FAMILIES, ids=str)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_one_token_of_each_tile_is_its_mean_and_is_learnt_from(what: TinyModel, scope: Any) -> None:
+    """And the order of the grid is kept, so that what a plan would choose does not matter."""
+    model = made(what.build)
+    before = generate(model, what)
+    options: dict[str, Any] = {**SMALL, "ratio": 0.75, "tile": (2, 2), "scope": scope}
+    with tm.merged(model, tm.ToMA(detail_every=0, **options)):
+        plain = errors(before, generate(model, what))
+    with tm.merged(model, tm.ToMA(detail_every=3, thin_keys=False, **options)):
+        detailed = errors(before, generate(model, what))
+        merging = [stack for stack in root_of(model).stacks if stack.layout is not None]
+        for stack in merging:
+            operator = stack.first.operators.queries
+            assert isinstance(operator, PooledOperator)
+            assert not stack.reorders
+            first = torch.arange(operator.grid[-1] // 2) * 2 + operator.grid[-1] + 1
+            assert operator.destinations[0, : len(first)].tolist() == first.tolist()  # the last of its four
+    assert merging
+    assert [error == 0 for error in detailed] == [step % 3 == 1 for step in range(len(TIMESTEPS))]
+    for step in (2, 3, 5, 6):
+        assert detailed[step] < plain[step] * 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "pools"),
+    [
+        ({}, True),
+        ({"detail_every": 0}, False),  # nothing would tell what is lost
+        ({"selector": "grid"}, False),  # whose places are the user's choice
+        ({"signal": "previous"}, False),  # as is what tokens are chosen by
+        ({"tile": (1, 2), "ratio": 0.5}, False),  # a second run would take half as long as the first
+        ({"ratio": 0.5}, False),
+        ({"kv_ratio": 0}, False),
+        ({"ratio": [0.75, 0.5]}, False),
+        ({"tile": (3, 3), "ratio": 0.9}, False),  # 8 rows in threes: tiles differ
+        ({"tile": (3, 8), "ratio": 0.96}, False),
+        ({"tile": (4, 4), "ratio": 0.9375}, True),
+        ({"tile": (4, 4), "ratio": 0.875}, False),
+    ],
+    ids=str,
+)
+def test_where_tiles_are_averaged(options: dict[str, Any], pools: bool) -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    with tm.merged(model, tm.ToMA(**{**SMALL, "tile": (2, 2), "ratio": 0.75, **options})):
+        what.call(model, (1, 2), what.grid(8, 8))
+        (stack,) = root_of(model).stacks
+        assert isinstance(stack.first.operators.queries, PooledOperator) == pools
 
 
 @pytest.mark.parametrize("what", [model for model in TINY_MODELS if model.merges_keys and not model.own_keys], ids=str)
@@ -301,10 +437,25 @@ def test_detail_is_forgotten_with_its_picture() -> None:
         generate(model, what, samples=(7,))
         again = generate(model, what)
         memories = list(root_of(model).plan._memories.values())
-        assert any(branch.lost is not None for memory in memories for branch in memory.branches)
+        assert any(branch.learnt for memory in memories for branch in memory.branches)
         handle.remove()
     assert all(torch.equal(one, other) for one, other in zip(alone, again, strict=True))
-    assert not any(branch.lost is not None for memory in memories for branch in memory.branches)
+    assert not any(branch.learnt for memory in memories for branch in memory.branches)
+
+
+def test_explain_counts_what_was_learnt_as_held() -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    with tm.merged(model, tm.ToMA(scope="stack", tile=(2, 2), ratio=0.75, detail_every=2, **SMALL)) as handle:
+        held = []
+        for timestep in TIMESTEPS:
+            what.call(model, (1, 2), what.grid(8, 8), timestep)
+            measured = handle.explain().models[0].measured
+            assert measured is not None
+            held.append(measured.held)
+    channels = model.config.num_attention_heads * model.config.attention_head_dim
+    one = 2 * (64 + 16) * channels * 4  # what is lost of all tokens, and what merged ones gave
+    assert held == [0, one, one, 2 * one, 2 * one, 2 * one, 2 * one]
 
 
 @pytest.mark.parametrize(("scope", "outputs"), [("site", 3 * 3), ("stack", 1)])
@@ -347,7 +498,7 @@ def test_guidance_branches_have_detail_of_their_own() -> None:
             torch.testing.assert_close(together[branch], single[0])
 
 
-@pytest.mark.parametrize("ratio", [0.5, 0.875])
+@pytest.mark.parametrize("ratio", [0.5, 0.875, 0.9375])
 def test_a_compiled_model_keeps_it(ratio: float) -> None:
     what = tiny("sd15")
     model = made(what.build)

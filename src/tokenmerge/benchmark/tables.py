@@ -18,7 +18,7 @@ TITLES = {
     PACKAGE: "tomesd 0.1.3",
     "toma": "ToMA",
     "toma-stack": "ToMA, once per stack",
-    "toma-detail": "ToMA, every fourth step whole",
+    "toma-detail": "ToMA, some steps whole",
 }
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.checks import check_choice, check_whole, store_tuple
-from tokenmerge.config import MergeConfig, Scope
+from tokenmerge.config import LEARNS_ABOVE, MergeConfig, Scope
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.toma_plan import make_plan
 from tokenmerge.operators import CannotMerge, Layout, Operators, Place
@@ -20,7 +20,8 @@ from tokenmerge.ops.selection import SELECTORS, Selector
 from tokenmerge.ratio import Ratio, goes_below, is_number, is_ratio, stored_ratio, varies
 
 LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
-WHOLE_STEPS = 4  # one in so many, where detail_every is None
+# One step in so many runs whole, where detail_every is None: fewer where it tells exactly what merging loses.
+WHOLE_STEPS, TELLING_STEPS = 4, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class ToMA(MergeConfig):
     """Destinations by facility location, merge and unmerge by attention-like products, plans reused over steps.
 
     ToMA() is the best balance of speed and picture that the embedded models show (docs/quality.md): one token kept of
-    every 4 x 4 tile, and one step in four run whole, which tells the others what that loses.
+    every 4 x 4 tile, and one step in five run whole, which tells the others what that loses.
 
     region: where destinations are selected. "tile" keeps most of the picture, "stripe" needs no reordering of tokens,
         "global" searches the whole grid and is slow to select in.
@@ -52,7 +53,9 @@ class ToMA(MergeConfig):
     importance: "guidance" has tokens count for more in the choice of destinations where classifier-free guidance
         changed the prediction of the step before most, which is what the prompt is about. Costs next to nothing.
     weights_every: steps for which merge weights are kept; must divide `select_every`.
-    detail_every: None is every fourth step, and none where only keys are merged or `merge_every` says which run whole.
+    detail_every: None is every fifth step where that tells exactly what is lost (above a ratio of 0.75, and at 0.75
+        with 2 x 2 tiles), every fourth elsewhere, and none where only keys are merged or `merge_every` says which steps
+        run whole.
     """
 
     ratio: Ratio = 0.9375
@@ -128,17 +131,13 @@ class ToMA(MergeConfig):
         return cls(ratio=ratio, scope=scope, detail_every=0)
 
     def __post_init__(self) -> None:
+        self._check_tile()  # how much is merged depends on it
         super().__post_init__()
         check_choice(self, "region", self.region, ("tile", "stripe", "global"))
         check_choice(self, "attend", self.attend, ("region", "global"))
         check_choice(self, "unmerge", self.unmerge, ("transpose", "pinv"))
         if not callable(self.selector):
             check_choice(self, "selector", self.selector, tuple(SELECTORS))
-        store_tuple(self, "tile")
-        if len(self.tile) not in (2, 3):
-            raise ConfigError(f"tile is {self.tile!r}: it takes (height, width), or (frames, height, width) for video.")
-        for side in self.tile:
-            check_whole("tile", side, least=1)
         if self.max_downsample is not None:
             check_whole("max_downsample", self.max_downsample, least=1)
         if not is_number(self.temperature) or self.temperature < LOWEST_TEMPERATURE:
@@ -167,6 +166,13 @@ class ToMA(MergeConfig):
             )
         if self.keys_apart and self.merged_per != "site":
             self._check_keys_among_merged()
+
+    def _check_tile(self) -> None:
+        store_tuple(self, "tile")
+        if len(self.tile) not in (2, 3):
+            raise ConfigError(f"tile is {self.tile!r}: it takes (height, width), or (frames, height, width) for video.")
+        for side in self.tile:
+            check_whole("tile", side, least=1)
 
     def _check_keys_among_merged(self) -> None:
         """Where whole blocks are merged, keys are picked among the tokens that are left."""
@@ -204,7 +210,20 @@ class ToMA(MergeConfig):
     def whole_every(self) -> int:
         if self.detail_every is not None:
             return self.detail_every
-        return 0 if self.merges_only_keys or self.merge_every > 1 else WHOLE_STEPS
+        if self.merges_only_keys or self.merge_every > 1:
+            return 0
+        return TELLING_STEPS if not self.varies and self.merges_most else WHOLE_STEPS
+
+    @property
+    def merges_most(self) -> bool:
+        ratio = self.number("ratio")
+        one_of_each_tile = self.region == "tile" and round(math.prod(self.tile) * (1 - ratio)) <= 1
+        return super().merges_most or (one_of_each_tile and ratio >= LEARNS_ABOVE)
+
+    @property
+    def _chooses_by_default(self) -> bool:
+        """Is it all the same to the user which token is left of a tile, and where it sits?"""
+        return self.selector == "facility_location" and self.signal == "hidden" and self.importance is None
 
     @property
     def keys_apart(self) -> bool:
@@ -272,7 +291,10 @@ class ToMA(MergeConfig):
                 f"pick keys among; raise ratio, choose a larger tile, or set scope='site'"
             )
         even = kept[1] == regions.count and not regions.padded and self.attend == "region"
-        return Layout(grid, regions.tokens, kept[0], kept[1], regions, even, self._kept_of_each(kept[0], regions))
+        each = self._kept_of_each(kept[0], regions)
+        averages = each == 1 and kept[0] == kept[1] and self._chooses_by_default and len(grid) in (2, 3)
+        tiles = regions.tiles if averages else None
+        return Layout(grid, regions.tokens, kept[0], kept[1], regions, even, each, tiles)
 
     def _kept_of_each(self, kept: int, regions: Regions) -> int:
         alike = self.quota == "equal" and self.attend == "region" and not regions.aside and not regions.padded

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.linear import LinearOperator, PickedOperator
+from tokenmerge.methods.pooled import pooled_operator
 from tokenmerge.operators import Layout, Operators, Place
 from tokenmerge.ops.attention_merge import (
     assignment_weights,
@@ -38,6 +39,9 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
     regions = layout.regions
     if layout.even and layout.kept == layout.tokens and not config.weighs_tokens:
         return previous or _one_key_a_region(config, tokens, regions, place)
+    if place.averages and layout.tiles is not None:
+        means = pooled_operator(layout.grid, layout.tiles, tokens.shape[0], tokens.device)
+        return Operators(means, means)
     in_regions = tokens if place.in_region_order else regions.gather(tokens)
     in_regions = in_regions[:, : regions.count * regions.size]
     unit = unit_tokens(in_regions).reshape(tokens.shape[0], regions.count, regions.size, -1)  # (B, R, n, C)

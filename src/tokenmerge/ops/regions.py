@@ -35,6 +35,7 @@ class Regions:
     smallest: int  # real tokens in the smallest region
     natural: bool  # the order is 0..N-1 already, so nothing needs to move
     aside: int = 0  # tokens in no region
+    tiles: tuple[int, ...] = ()  # how many along each axis, before any token was set aside
 
     @property
     def tokens(self) -> int:
@@ -129,6 +130,7 @@ def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, 
         smallest=smallest,
         natural=bool(torch.equal(order, torch.arange(math.prod(grid)))),
         aside=len(aside),
+        tiles=tuple(map(len, cuts)),
     )
 
 
