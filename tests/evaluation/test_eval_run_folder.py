@@ -11,6 +11,8 @@ import os
 import random
 import signal
 import time
+from multiprocessing.context import ForkServerContext
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -89,16 +91,25 @@ def test_merging_changes_the_image_and_pairs_share_their_noise(undisturbed):
     assert len(set(sums.values())) == len(sums)
 
 
+def children() -> ForkServerContext:
+    """Processes that begin at once, and not as copies of this one.
+
+    Tests before these leave threads behind (Ray's, a page's), and a copy has their locks without anyone to open them.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tokenmerge.evaluation.run", "diffusers.pipelines.stable_diffusion", "pytest"])
+    return context
+
+
 def kill_at_random(path: Path, experiment, times: int) -> int:
     """Run the experiment in a child that is killed after none, one or two more images, somewhere in the next.
 
     Returns how many kills found it at work.
     """
-    fork = multiprocessing.get_context("fork")
     chance = random.Random(0)
     killed = 0
     for _ in range(times):
-        child = fork.Process(target=run, args=(path, experiment))
+        child = children().Process(target=run, args=(path, experiment))
         before = made_so_far(path)
         child.start()
         wanted = before + chance.choice([0, 1, 2])
@@ -181,18 +192,17 @@ def test_an_image_without_a_record_is_made_again_not_doubled(copied, undisturbed
     assert len(lines(copied)) == 16
 
 
+def hold(path: Path, held: Event, done: Event) -> None:
+    with RunFolder(path).locked():
+        held.set()
+        done.wait(60)
+
+
 def test_two_processes_on_one_folder_are_refused(copied):
-    fork = multiprocessing.get_context("fork")
-    held, done = fork.Event(), fork.Event()
-
-    def hold():
-        with RunFolder(copied).locked():
-            held.set()
-            done.wait(30)
-
-    child = fork.Process(target=hold)
+    held, done = children().Event(), children().Event()
+    child = children().Process(target=hold, args=(copied, held, done))
     child.start()
-    assert held.wait(30)
+    assert held.wait(60)
     with pytest.raises(RunFolderError, match=f"in use by process {child.pid}"), RunFolder(copied).locked():
         pass
     os.kill(child.pid, signal.SIGKILL)
