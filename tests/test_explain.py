@@ -61,6 +61,7 @@ def test_measured_counts_are_those_of_the_run(unet: TinyModel) -> None:
     grids = {stack.grid for stack in report.stacks}
     assert report.measured is not None
     assert report.measured.calls == 8
+    assert report.measured.whole == 0
     assert report.measured.selections == 2 * len(grids)
     assert report.measured.weightings == 4 * len(grids)
     seen = report.measured.tokens_seen

@@ -141,3 +141,54 @@ def test_the_first_step_knows_nothing_of_an_earlier_one() -> None:
         memory.current.output = output
     plan.begin_call(500.0, HERE, "a cat")
     assert memory.current.output is output
+
+
+def whole_steps(plan: MergePlan, steps: int) -> list[int]:
+    """Which of so many steps run whole, each with two guidance branches, the noise evenly spread over them."""
+    whole = []
+    for step in range(steps):
+        of_texts = []
+        for text in ("prompt", "negative"):
+            plan.begin_call(1000 - 1000 / steps * step, HERE, text)
+            of_texts.append(plan.whole)
+        assert len(set(of_texts)) == 1
+        whole += [step] * of_texts[0]
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("steps", "whole"),
+    [
+        (1, []),
+        (2, [1]),
+        (4, [1, 3]),
+        (6, [1, 4]),
+        (8, [1, 4, 7]),
+        (10, [1, 5, 9]),
+        (12, [1, 6, 11]),
+        (20, [1, 6, 11, 16]),
+    ],
+)
+def test_few_steps_run_whole_more_often(steps: int, whole: list[int]) -> None:
+    """Every fifth, and sooner where more than a third of the noise would go in between."""
+    plan = MergePlan(5, 5, whole_every=5, whole_within=0.35, learns=True)
+    assert whole_steps(plan, steps) == whole
+    assert whole_steps(plan, steps) == whole  # of the next picture too
+    exact = MergePlan(5, 5, whole_every=5, learns=True)
+    assert whole_steps(exact, steps) == [step for step in range(steps) if step % 5 == 1]
+
+
+def test_where_no_timestep_says_how_much_noise_is_gone_steps_are_counted() -> None:
+    plan = MergePlan(5, 5, whole_every=3, whole_within=0.01)
+    whole = []
+    for _ in range(8):
+        plan.begin_call(None, HERE)
+        whole.append(plan.whole)
+    assert [step for step, each in enumerate(whole) if each] == [1, 4, 7]
+
+
+def test_plans_change_at_whole_steps_wherever_those_fall() -> None:
+    """Where they tell what merging loses: new destinations come up every five steps, and wait for the next of them."""
+    plan = MergePlan(5, 5, whole_every=5, whole_within=0.35, learns=True)
+    done = follow(plan, [1000.0 - 100 * step for step in range(10)])
+    assert [step for step, what in enumerate(done) if what == "select"] == [0, 1, 5]

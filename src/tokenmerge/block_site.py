@@ -205,7 +205,7 @@ class BlockSite:
         )
         with _in_full_precision(signal.device):
             due.operators = root.config.plan(signal, self.layout, place, previous)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not at.averages:
             root.count_refresh(selected=previous is None)
         due.select_due = due.weights_due = False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from tokenmerge.checks import check_choice, check_flag, check_whole, listed, store_tuple
 from tokenmerge.errors import ConfigError
 from tokenmerge.operators import CannotMerge, Layout, Operators, Place
-from tokenmerge.ratio import Ratio, is_ratio, moments, ratio_at, stored_ratio, varies
+from tokenmerge.ratio import Ratio, is_number, is_ratio, moments, ratio_at, stored_ratio, varies
 
 Scope = Literal["site", "block", "stack"]
 Share = Literal["layer", "level", "model"]
@@ -50,6 +51,9 @@ class MergeConfig:
         that merging loses (see `tokenmerge.detail`). Where most is merged, such a step runs merged as well, to tell
         exactly what is lost. 0 never does. None takes what suits the method. Costs memory for two outputs of each part;
         a wider scope has fewer of them.
+    detail_within: the share of the noise that goes at most from one whole step to the next: where steps are few and
+        large, whole ones come sooner than `detail_every` says, every second at the soonest. Lower is closer to the
+        picture and slower. None leaves it to the method where `detail_every` is None, and to that alone elsewhere.
     thin_keys: where some steps run whole for their detail, let self-attention on fine levels read one key of every tile
         (see `tokenmerge.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to twice
         as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused projections,
@@ -72,6 +76,7 @@ class MergeConfig:
     select_every: int = 10
     merge_every: int = 1
     detail_every: int | None = 0
+    detail_within: float | None = None
     thin_keys: bool = True
     signal: Signal = "hidden"
     proportional: bool = False
@@ -170,6 +175,11 @@ class MergeConfig:
         return self.detail_every or 0
 
     @property
+    def whole_within(self) -> float:
+        """The share of the noise that goes at most from one such step to the next; infinite where it does not count."""
+        return math.inf if self.detail_within is None else self.detail_within
+
+    @property
     def learns(self) -> bool:
         """Do whole steps run merged as well, to tell what that loses? Where that is most, and takes least.
 
@@ -197,6 +207,10 @@ class MergeConfig:
     def with_scope(self, scope: Scope) -> Self:
         """The same config with its scope decided."""
         return dataclasses.replace(self, scope=scope)
+
+    def with_detail(self, every: int, **others: Any) -> Self:
+        """The same config with a step run whole exactly every so many, and other options changed."""
+        return dataclasses.replace(self, detail_every=every, detail_within=None, **others)
 
     @property
     def _takes_whole_blocks(self) -> bool:
@@ -228,8 +242,7 @@ class MergeConfig:
         if not merges:
             return None
         # Nor is there detail to lose where keys alone are merged.
-        detail: dict[str, Any] = {} if numbers["ratio"] else {"detail_every": 0}
-        return dataclasses.replace(self, **numbers, **detail)
+        return dataclasses.replace(self, **numbers) if numbers["ratio"] else self.with_detail(0, **numbers)
 
     @property
     def keys_apart(self) -> bool:
@@ -301,6 +314,8 @@ class MergeConfig:
             )
 
     def _check_detail(self) -> None:
+        if self.detail_within is not None:
+            self._check_detail_within(self.detail_within)
         if self.detail_every is None:
             return
         check_whole("detail_every", self.detail_every, least=0)
@@ -315,6 +330,17 @@ class MergeConfig:
             raise ConfigError(
                 f"detail_every is {self.detail_every}, and where only keys and values are merged no detail is lost: "
                 f"leave it out, or merge queries too (ToMA with a ratio above 0)."
+            )
+
+    def _check_detail_within(self, share: float) -> None:
+        if not is_number(share) or not 0 < share <= 1:
+            raise ConfigError(
+                f"detail_within is {share!r}: it is a share of the noise, a number above 0 and up to 1, such as 0.35."
+            )
+        if not self.whole_every:
+            raise ConfigError(
+                f"detail_within is {share!r}, and no step runs whole for its detail: set detail_every to 2 or more, or "
+                f"leave detail_within out."
             )
 
     def _check_signal(self) -> None:

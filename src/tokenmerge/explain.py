@@ -7,7 +7,6 @@ once merged, and every multiply-add of every layer is added up (ToMA, Appendix D
 from __future__ import annotations
 
 import copy
-import dataclasses
 from itertools import groupby
 from typing import Any
 
@@ -50,7 +49,7 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
     kwargs = _without_adapters(kwargs)
     unmerged = _count(twin, args, kwargs)
     # Without weights there are no timesteps either, so the calls are its steps, of each kind one (see _count_moment).
-    every_kind = dataclasses.replace(root.config, merge_every=1, detail_every=4 if root.config.whole_every else 0)
+    every_kind = root.config.with_detail(4 if root.config.whole_every else 0, merge_every=1)
     twin_root = RootSite(twin, root.family, every_kind, root.keep)
     # What is due is said here, call by call, and by no schedule.
     twin_root.plan = MergePlan(NEVER, NEVER, whole_every=every_kind.whole_every, learns=every_kind.learns)
@@ -126,7 +125,7 @@ def _measured(root: RootSite) -> Measured | None:
         for part in block.parts
         if part.seen is not None
     }
-    return Measured(root.calls, root.selections, root.weightings, seen, root.plan.held)
+    return Measured(root.calls, root.whole_calls, root.selections, root.weightings, seen, root.plan.held)
 
 
 def _attention(root: RootSite) -> str:

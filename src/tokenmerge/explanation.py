@@ -50,10 +50,21 @@ class Measured:
     """What was counted while the model ran."""
 
     calls: int
+    whole: int  # of them, those that ran whole
     selections: int
     weightings: int
     tokens_seen: dict[str, int]  # block.part -> tokens it ran on in the last call, or queries that it was asked
     held: int  # bytes of what is remembered from earlier steps
+
+    def __str__(self) -> str:
+        told = [f"{self.calls} calls"]
+        if self.whole:
+            told.append(f"{self.whole} of them whole")
+        if self.weightings:
+            told.append(f"destinations selected {self.selections} times, weights made {self.weightings} times")
+        if self.held:
+            told.append(f"{self.held / 1e6:,.1f} MB held from earlier steps")
+        return ", ".join(told)
 
 
 @dataclass(frozen=True)
@@ -124,16 +135,14 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     if model.attention:
         lines.append(f"attention: {model.attention}")
     if model.measured is not None:
-        ran = model.measured
-        lines.append(
-            f"measured: {ran.calls} calls, destinations selected {ran.selections} times, weights made "
-            f"{ran.weightings} times" + (f", {ran.held / 1e6:,.1f} MB held from earlier steps" if ran.held else "")
-        )
+        lines.append(f"measured: {model.measured}")
     return "\n".join(lines)
 
 
 def _schedule(config: MergeConfig) -> str:
     whole = f"one whole for its detail every {_steps(config.whole_every)}"
+    if config.whole_within <= 1:
+        whole += f" or {config.whole_within:.0%} of the noise, whichever is sooner"
     if config.learns:
         return f"{whole}, which runs merged as well and makes new plans"
     select_every, weights_every = config.refresh_every

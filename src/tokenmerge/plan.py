@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -109,18 +110,23 @@ class MergePlan:
         weights_every: int,
         looks_back: bool = False,
         whole_every: int = 0,
+        whole_within: float = math.inf,
         learns: bool = False,
     ) -> None:
         self.select_every = select_every
         self.weights_every = weights_every
         self.looks_back = looks_back  # the second step knows what the first could not
         self.whole_every = whole_every
+        self.whole_within = whole_within  # sooner than that where so much of the noise is gone
         self.learns = learns  # whole steps run merged as well, to tell what that loses
+        self.whole = False  # does this step run whole, for its detail?
         self.generation = 0  # how many were begun
         self.step = 0
         self.branch = 0
         self._timestep: float | None = None
         self._first_timestep: float | None = None
+        self._whole_step = self._whole_before = 0  # the last of those steps, and the one before it
+        self._whole_progress = 0.0  # at the last
         self._signature: Hashable = None
         self._conditions: list[Hashable] = []  # one for each guidance branch
         self._groups: dict[Hashable, GroupPlan] = {}
@@ -138,16 +144,18 @@ class MergePlan:
         known = condition in self._conditions
         may_be_new = same_step and self.step == 0 and len(self._conditions) < MOST_BRANCHES
         started = self._signature == signature and (same_step or next_step) and (known or may_be_new)
-        if not started or self.generation == 0:
+        goes_on = started and self.generation > 0
+        if not goes_on:
             self.forget()
             self.generation += 1
             self._first_timestep = timestep
-        elif not same_step:
+        self._timestep, self._signature = timestep, signature
+        if goes_on and not same_step:
             self.step += 1
+            self._follow_whole_steps()
         if condition not in self._conditions:
             self._conditions.append(condition)
         self.branch = self._conditions.index(condition)
-        self._timestep, self._signature = timestep, signature
         select, weights = self._due()
         for group in self._groups.values():
             group.begin(self.branch, select, weights)
@@ -164,13 +172,18 @@ class MergePlan:
             return None
         return 1 - self._timestep / self._first_timestep if self._first_timestep else 0.0
 
-    @property
-    def whole(self) -> bool:
-        """Does this step run whole, for its detail?
+    def _follow_whole_steps(self) -> None:
+        """Settle whether the step that begins runs whole.
 
-        The second step is the first to: a picture of a single step, or a single call, is merged like any other.
+        The second step is the first to: a picture of a single step, or a single call, is merged like any other. Large
+        steps leave what was learnt behind sooner; but of two in a row one is merged.
         """
-        return self.whole_every > 0 and self.step % self.whole_every == 1
+        progress = self.progress or 0.0
+        since = self.step - self._whole_step
+        far = since > 1 and progress - self._whole_progress >= self.whole_within
+        self.whole = self.whole_every > 0 and (far or since >= self.whole_every)
+        if self.whole:
+            self._whole_before, self._whole_step, self._whole_progress = self._whole_step, self.step, progress
 
     def _due(self) -> tuple[bool, bool]:
         select = self._comes_up(self.select_every) or (self.looks_back and self.step == 1)
@@ -184,7 +197,7 @@ class MergePlan:
         """
         if not self.learns or self.step == 0:
             return self.step % every == 0
-        return self.whole and self.step // every > (self.step - self.whole_every) // every
+        return self.whole and self.step // every > self._whole_before // every
 
     def group(self, key: Hashable) -> GroupPlan:
         """The plan shared by all blocks that give the same key."""
@@ -222,6 +235,8 @@ class MergePlan:
         """Drop every operator; the next call starts a generation."""
         self.step = 0
         self.branch = 0
+        self.whole = False
+        self._whole_step, self._whole_progress = 1 - self.whole_every, 0.0
         self._timestep = None
         self._signature = None
         self._conditions.clear()

@@ -21,7 +21,7 @@ from tokenmerge.models import family_of
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
-EVERYWHERE: dict[Name, MergeConfig] = {"balanced": ToMA(), "fast": ToMA(detail_every=8)}
+EVERYWHERE: dict[Name, MergeConfig] = {"balanced": ToMA(), "fast": ToMA(detail_every=8, detail_within=0.5)}
 # Attention that takes keys and values of its own: UNets, PixArt, and families of yours that say so.
 OWN_KEYS: dict[Name, MergeConfig] = {"quality": ToMA.keys(), **EVERYWHERE}
 # Queries and keys are made of the same tokens, often with text among them: all others.

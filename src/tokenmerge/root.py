@@ -47,7 +47,8 @@ class RootSite:
         self._chooses_scope = config.scope is None
         self.keep = keep  # (H, W), 1 where tokens stay as they are
         self.guidance = GuidanceWatch() if config.watches_guidance else None
-        self.plan = MergePlan(*config.refresh_every, config.looks_back, config.whole_every, config.learns)
+        whole = config.whole_every, config.whole_within
+        self.plan = MergePlan(*config.refresh_every, config.looks_back, *whole, learns=config.learns)
         self.positional: tuple[str, ...] = ()
         self.fixed_order = ""
         self.interleaved = False

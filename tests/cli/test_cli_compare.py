@@ -71,7 +71,7 @@ def test_says_how_often_plans_were_made(run: Run) -> None:
     # weights every one and new destinations every second: 2 and 3 times for each.
     schedule = [word for value in ("select_every=2", "weights_every=1") for word in ("--set", value)]
     outcome = run("compare", "a cat", *SMALL, "--method", "toma", "--steps", "3", *schedule)
-    assert "destinations 6 times, weights 9 times" in outcome.out
+    assert "destinations selected 6 times, weights made 9 times" in outcome.out
 
 
 def test_identical_pictures_have_no_psnr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,31 +8,18 @@ from typing import Any
 import pytest
 import torch
 from checks import SCOPES, SMALL, root_of
+from short_runs import FAMILIES, TIMESTEPS, errors, generate
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils.hooks import RemovableHandle
 
 import tokenmerge as tm
-from tokenmerge.detail import unmerged
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.pooled import PooledOperator, pooled_operator
 from tokenmerge.part_site import PartSite
-from tokenmerge.plan import Learnt, Memory
 
 TILES: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), **SMALL}
 GLOBAL: dict[str, Any] = {"ratio": 0.5, "region": "global", "share": "model", **SMALL}
-FAMILIES = [model for model in TINY_MODELS if model.name in ("sd15", "sdxl", "pixart", "flux", "sd3", "wan")]
-TIMESTEPS = [1000.0, 990.0, 980.0, 970.0, 960.0, 950.0, 940.0]
-
-
-def generate(model: nn.Module, what: TinyModel, samples: tuple[int, ...] = (1,)) -> list[Tensor]:
-    grid = what.grid(8, 8)
-    return [what.call(model, samples, grid, timestep) for timestep in TIMESTEPS]
-
-
-def errors(whole: list[Tensor], merged: list[Tensor]) -> list[float]:
-    return [float((one - other).square().mean()) for one, other in zip(whole, merged, strict=True)]
 
 
 @pytest.mark.parametrize("what", FAMILIES, ids=str)
@@ -60,6 +47,9 @@ def test_whole_steps_are_untouched_and_the_others_come_closer(what: TinyModel, o
         ({"merge_every": 3}, [1, 2, 4, 5]),
         ({"ratio": 0, "kv_ratio": 0.5}, []),
         ({"ratio": [0, 0.5], "kv_ratio": 0.25}, [1, 5]),
+        ({"detail_within": 0.03}, [1, 4]),  # each of these steps takes a hundredth of the noise
+        ({"detail_within": 0.01}, [1, 3, 5]),  # never two in a row
+        ({"detail_every": 2, "detail_within": 0.5}, [1, 3, 5]),  # whichever is sooner
     ],
 )
 def test_which_steps_run_whole(options: dict[str, Any], whole: list[int]) -> None:
@@ -70,7 +60,8 @@ def test_which_steps_run_whole(options: dict[str, Any], whole: list[int]) -> Non
     with tm.merged(model, config):
         error = errors(before, generate(model, what))
     assert [step for step, each in enumerate(error) if each == 0] == whole
-    assert config.share_merged == pytest.approx(1 - len(whole) / 6, abs=0.1)
+    if config.detail_within is None:
+        assert config.share_merged == pytest.approx(1 - len(whole) / 6, abs=0.1)
 
 
 def noted(part: PartSite) -> tuple[list[Tensor], list[RemovableHandle]]:
@@ -251,121 +242,6 @@ def test_training_with_checkpoints_goes_through_whole_steps(what: TinyModel, sco
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
 
 
-def learnt_of(lost: float, merged: Tensor) -> Learnt:
-    return Learnt(merged - merged.mean(dim=1, keepdim=True), torch.full((1, 4, 2), lost))
-
-
-def merged_like(tokens: Tensor, *learnt: Learnt, memory: Memory | None = None) -> Tensor:
-    """What is added to merged tokens (1, M, C) where so much was learnt before."""
-    memory = memory or Memory()
-    memory.begin(0, step=9, new_plan=True)
-    memory.current.learnt = learnt
-    operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))
-    return (unmerged(operator, tokens, memory) - operator.spread(tokens)).flatten()
-
-
-def test_what_is_lost_follows_what_merged_tokens_do() -> None:
-    one, other = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]), torch.tensor([[[0.0, 2.0], [0.0, -2.0]]])
-    ones = torch.ones(8)
-    # Half as large, or shifted as a whole, which is no detail.
-    torch.testing.assert_close(merged_like(one / 2 + 7, learnt_of(5, one)), 2.5 * ones)
-    torch.testing.assert_close(merged_like(other, learnt_of(5, one)), 0 * ones)
-    # On from one whole step past the next, and half of it back: but for the hundredth by which it is held down.
-    on = merged_like(2 * other - one, learnt_of(3, other), learnt_of(1, one))
-    torch.testing.assert_close(on, (2 * 3 - 1 / 1.01 * 1) * ones)
-    # The same tokens at both whole steps tell nothing apart.
-    torch.testing.assert_close(merged_like(one / 2, learnt_of(3, one), learnt_of(1, one)), 1.5 * ones)
-
-
-def test_where_tokens_do_not_differ_what_was_lost_is_lost_still() -> None:
-    alike = torch.ones(1, 2, 2)
-    for learnt in ([learnt_of(5, alike)], [learnt_of(5, alike), learnt_of(1, alike)]):
-        torch.testing.assert_close(merged_like(alike * 3, *learnt), torch.full((8,), 5.0))
-
-
-def test_no_weight_is_larger_than_two() -> None:
-    """What a part gave at a whole step may have been next to nothing."""
-    one, other = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]), torch.tensor([[[0.0, 1.0], [0.0, -1.0]]])
-    torch.testing.assert_close(merged_like(one * 50, learnt_of(5, one)), torch.full((8,), 10.0))
-    both = merged_like(one * 50 - other * 50, learnt_of(5, one), learnt_of(1, other))
-    torch.testing.assert_close(both, torch.full((8,), 10.0 - 2.0))
-
-
-def test_a_step_with_several_calls_is_remembered_once() -> None:
-    memory = Memory()
-    operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))
-    for call, step in enumerate((1, 1, 6, 6, 11)):
-        memory.begin(0, step, new_plan=False)
-        if step == 11:
-            memory.begin(0, step, new_plan=False)  # a call before it came to no end
-        memory.current.output, memory.current.learns = torch.full((1, 4, 2), float(call)), True
-        unmerged(operator, torch.zeros(1, 2, 2), memory)
-        assert memory.current.output is None
-    assert [float(each.lost.mean()) for each in memory.current.learnt] == [4, 3]
-
-
-@pytest.mark.parametrize(("outlasts", "left"), [(True, 1), (False, 0)])
-def test_what_was_learnt_of_other_tokens_is_forgotten(outlasts: bool, left: int) -> None:
-    memory = Memory(outlasts_plans=outlasts)
-    memory.begin(0, 1, new_plan=True)
-    memory.current.learnt = (learnt_of(1, torch.ones(1, 2, 2)),)
-    memory.begin(0, 2, new_plan=False)
-    assert len(memory.current.learnt) == 1
-    memory.begin(0, 6, new_plan=True)
-    assert len(memory.current.learnt) == left
-
-
-@pytest.mark.parametrize("what", FAMILIES, ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
-def test_one_token_of_each_tile_is_its_mean_and_is_learnt_from(what: TinyModel, scope: Any) -> None:
-    """And the order of the grid is kept, so that what a plan would choose does not matter."""
-    model = made(what.build)
-    before = generate(model, what)
-    options: dict[str, Any] = {**SMALL, "ratio": 0.75, "tile": (2, 2), "scope": scope}
-    with tm.merged(model, tm.ToMA(detail_every=0, **options)):
-        plain = errors(before, generate(model, what))
-    with tm.merged(model, tm.ToMA(detail_every=3, thin_keys=False, **options)):
-        detailed = errors(before, generate(model, what))
-        merging = [stack for stack in root_of(model).stacks if stack.layout is not None]
-        for stack in merging:
-            operator = stack.first.operators.queries
-            assert isinstance(operator, PooledOperator)
-            assert not stack.reorders
-            first = torch.arange(operator.grid[-1] // 2) * 2 + operator.grid[-1] + 1
-            assert operator.destinations[0, : len(first)].tolist() == first.tolist()  # the last of its four
-    assert merging
-    assert [error == 0 for error in detailed] == [step % 3 == 1 for step in range(len(TIMESTEPS))]
-    for step in (2, 3, 5, 6):
-        assert detailed[step] < plain[step] * 0.3
-
-
-@pytest.mark.parametrize(
-    ("options", "pools"),
-    [
-        ({}, True),
-        ({"detail_every": 0}, False),  # nothing would tell what is lost
-        ({"selector": "grid"}, False),  # whose places are the user's choice
-        ({"signal": "previous"}, False),  # as is what tokens are chosen by
-        ({"tile": (1, 2), "ratio": 0.5}, False),  # a second run would take half as long as the first
-        ({"ratio": 0.5}, False),
-        ({"kv_ratio": 0}, False),
-        ({"ratio": [0.75, 0.5]}, False),
-        ({"tile": (3, 3), "ratio": 0.9}, False),  # 8 rows in threes: tiles differ
-        ({"tile": (3, 8), "ratio": 0.96}, False),
-        ({"tile": (4, 4), "ratio": 0.9375}, True),
-        ({"tile": (4, 4), "ratio": 0.875}, False),
-    ],
-    ids=str,
-)
-def test_where_tiles_are_averaged(options: dict[str, Any], pools: bool) -> None:
-    what = tiny("pixart")
-    model = made(what.build)
-    with tm.merged(model, tm.ToMA(**{**SMALL, "tile": (2, 2), "ratio": 0.75, **options})):
-        what.call(model, (1, 2), what.grid(8, 8))
-        (stack,) = root_of(model).stacks
-        assert isinstance(stack.first.operators.queries, PooledOperator) == pools
-
-
 @pytest.mark.parametrize("what", [model for model in TINY_MODELS if model.merges_keys and not model.own_keys], ids=str)
 def test_where_queries_alone_are_left_out_nothing_is_lost_as_long_as_nothing_changes(what: TinyModel) -> None:
     """The queries that are asked get the answer of the whole step, and the others what set them apart in it."""
@@ -522,6 +398,11 @@ def test_a_compiled_model_keeps_it(ratio: float) -> None:
         ({"detail_every": 2.5}, "whole number"),
         ({"detail_every": 3, "merge_every": 2}, "set only one of them"),
         ({"detail_every": 3, "ratio": 0, "kv_ratio": 0.5}, "no detail is lost"),
+        ({"detail_within": 0}, "a number above 0 and up to 1"),
+        ({"detail_within": 1.5}, "a number above 0 and up to 1"),
+        ({"detail_within": "often"}, "a number above 0 and up to 1"),
+        ({"detail_within": 0.3, "detail_every": 0}, "no step runs whole"),
+        ({"detail_within": 0.3, "merge_every": 2}, "no step runs whole"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
@@ -542,6 +423,7 @@ def test_explain_counts_the_whole_steps() -> None:
         explanation = handle.explain(size=(128, 128))
     work = explanation.models[0].multiply_adds
     assert "one whole for its detail every 4 steps" in str(explanation)
+    assert "of the noise" not in str(explanation)  # exactly as said
     assert plain.steady < work.steady < plain.steady * 1.1  # merging what is remembered, to tell its detail
     # Of five steps one selects, and one and a quarter run whole.
     assert work.average == pytest.approx((work.select + 2.75 * work.steady + 1.25 * work.unmerged) / 5)

@@ -105,6 +105,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "select_every": few,
     "merge_every": st.integers(1, 3),
     "detail_every": st.sampled_from([None, 0, 2, 3]),
+    "detail_within": st.sampled_from([None, None, None, 0.1, 0.35, 1]),
     "thin_keys": st.booleans(),
     "signal": st.sampled_from(["hidden", "normed", "keys", "previous"]),
     "proportional": st.booleans(),

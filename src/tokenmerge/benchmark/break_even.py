@@ -80,7 +80,7 @@ def worthwhile(
     # Steps that run whole save nothing, whatever is merged at the others. A block by itself is a stack of one.
     scope: Scope = "site" if config.merged_per == "site" else "block"
     # The one call of the model is its first step, which merges in any case.
-    every_step = dataclasses.replace(config, merge_every=1, detail_every=config.whole_every, scope=scope)
+    every_step = config.with_detail(config.whole_every, merge_every=1, scope=scope)
     with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
         root = root_site_of(model)
         assert root is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,9 +71,9 @@ def shortened(config: MergeConfig) -> MergeConfig:
     """
     select_every, weights_every = config.refresh_every
     before = sum(phase in schedule_of(config).counts for phase in ("select", "whole", "steady"))
-    short = {"detail_every": 4} if config.whole_every else {}  # the second step, and not soon again
+    short: dict[str, int] = {}
     if 1 < weights_every < select_every:
         short |= {"select_every": 2 * before, "weights_every": before}
     elif select_every == 2:  # too soon, where the second step is whole
         short |= {name: 4 for name in ("select_every", "weights_every") if getattr(config, name, 0) == 2}
-    return dataclasses.replace(config, **short)  # type: ignore[arg-type]
+    return config.with_detail(4 if config.whole_every else 0, **short)  # whole is the second step, and none soon again

@@ -183,11 +183,10 @@ def _print_table(result: dict[str, Any], pair: Pair, folder: Path) -> None:
 
 def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
     runs = len(result["seconds"]["merged"])
-    selections = sum(model.measured.selections for model in pair.explanation.models if model.measured)
-    weightings = sum(model.measured.weightings for model in pair.explanation.models if model.measured)
+    counted = "; ".join(f"{model.model} had {model.measured}" for model in pair.explanation.models)
     return (
-        f"Whole pictures, prompt to pixels: {runs} run{'s' if runs > 1 else ''} of each after a warm-up. The merged "
-        f"time includes all making of plans: destinations {selections} times, weights {weightings} times."
+        f"Whole pictures, prompt to pixels: {runs} run{'s' if runs > 1 else ''} of each after a warm-up, with all that "
+        f"merging takes. {counted}."
     )
 
 

@@ -36,7 +36,7 @@ METHODS: dict[str, NamedMethod] = {
     "toma-keys": NamedMethod(
         ToMA.keys, "keys and values alone, one of each 2 x 2 tile: closest to the picture in a UNet", "kv_ratio"
     ),
-    "toma-detail": NamedMethod(ToMA, "tm.ToMA() itself: every fifth step whole, its detail given to the others"),
+    "toma-detail": NamedMethod(ToMA, "tm.ToMA() itself: some steps whole, whose detail is given to the others"),
     "toma-stack": NamedMethod(
         lambda: ToMA.plain(scope="stack"), "toma merged once per run of blocks: the least overhead"
     ),

@@ -22,6 +22,8 @@ from tokenmerge.ratio import Ratio, goes_below, is_number, is_ratio, stored_rati
 LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 # One step in so many runs whole, where detail_every is None: fewer where it tells exactly what merging loses.
 WHOLE_STEPS, TELLING_STEPS = 4, 5
+# And sooner where this share of the noise is gone: of 10 steps every fourth, of 8 every third, of 4 every second.
+WHOLE_WITHIN = 0.35
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class ToMA(MergeConfig):
     """Destinations by facility location, merge and unmerge by attention-like products, plans reused over steps.
 
     ToMA() is the best balance of speed and picture that the embedded models show (docs/quality.md): one token kept of
-    every 4 x 4 tile, and one step in five run whole, which tells the others what that loses.
+    every 4 x 4 tile, and one step in five run whole (more where steps are few), which tells the others what that loses.
 
     region: where destinations are selected. "tile" keeps most of the picture, "stripe" needs no reordering of tokens,
         "global" searches the whole grid and is slow to select in.
@@ -56,6 +58,7 @@ class ToMA(MergeConfig):
     detail_every: None is every fifth step where that tells exactly what is lost (above a ratio of 0.75, and at 0.75
         with 2 x 2 tiles), every fourth elsewhere, and none where only keys are merged or `merge_every` says which steps
         run whole.
+    detail_within: None is 0.35 where detail_every is None: of 10 steps every fourth runs whole, of 4 every second.
     """
 
     ratio: Ratio = 0.9375
@@ -213,6 +216,11 @@ class ToMA(MergeConfig):
         if self.merges_only_keys or self.merge_every > 1:
             return 0
         return TELLING_STEPS if not self.varies and self.merges_most else WHOLE_STEPS
+
+    @property
+    def whole_within(self) -> float:
+        by_default = self.detail_every is None and self.detail_within is None
+        return WHOLE_WITHIN if by_default else super().whole_within
 
     @property
     def merges_most(self) -> bool:

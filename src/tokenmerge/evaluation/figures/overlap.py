@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,8 +50,8 @@ def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Picks]:
     entered = [(stack.owner, stack.blocks[0].name) for stack in stacks]
     entered += [(block.module, block.name) for stack in stacks for block in stack.blocks]
     handles = [module.register_forward_pre_hook(note(name)) for module, name in entered]
-    every_step = dataclasses.replace(
-        config, selector=recording, select_every=1, weights_every=1, merge_every=1, detail_every=0, share="layer"
+    every_step = config.with_detail(
+        0, selector=recording, select_every=1, weights_every=1, merge_every=1, share="layer"
     )
     try:
         with merged(pipeline, every_step):
