@@ -171,3 +171,27 @@ def test_an_ip_adapter_of_a_transformer_does_not_stand_in_the_way() -> None:
         # As a pipeline with an IP-Adapter calls it.
         root.last_call[1]["joint_attention_kwargs"] = {"ip_adapter_image_embeds": [torch.empty(1, 1, 4, device="meta")]}
         assert handle.explain().models[0].multiply_adds.saving > 0
+
+
+def test_of_few_steps_less_is_saved(unet: TinyModel) -> None:
+    """A picture of 4 steps has two whole ones, one of 10 three, and one of many a fifth of them."""
+    with tm.merged(unet.build(), tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0, thin_keys=False)) as handle:
+        reports = {steps: handle.explain(size=(128, 128), steps=steps) for steps in (4, 10, None)}
+    for steps, whole in ((4, 2 / 4), (10, 3 / 10), (None, 1 / 5)):
+        work = reports[steps].models[0].multiply_adds
+        assert work.average == pytest.approx(whole * work.whole + (1 - whole) * work.steady)
+    assert "merged over 4 steps" in str(reports[4])
+    assert "merged over many steps" in str(reports[None])
+    assert "every 5 steps or 35% of the noise, whichever is sooner" in str(reports[None])
+
+
+def test_a_timestep_that_is_a_number_is_no_reason_to_count_otherwise(unet: TinyModel) -> None:
+    counted = []
+    for timestep in (500, torch.tensor(500)):
+        model = unet.build()
+        config = tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0, thin_keys=False)
+        with tm.merged(model, config) as handle, torch.no_grad():
+            model(**{**unet.inputs([0], (16, 16)), "timestep": timestep})
+            counted.append(handle.explain().models[0].multiply_adds)
+    assert counted[0] == counted[1]
+    assert counted[0].whole > counted[0].unmerged  # it runs merged as well

@@ -15,9 +15,9 @@ def learnt_of(lost: float, merged: Tensor) -> Learnt:
     return Learnt(merged - merged.mean(dim=1, keepdim=True), torch.full((1, 4, 2), lost))
 
 
-def merged_like(tokens: Tensor, *learnt: Learnt, memory: Memory | None = None) -> Tensor:
+def merged_like(tokens: Tensor, *learnt: Learnt) -> Tensor:
     """What is added to merged tokens (1, M, C) where so much was learnt before."""
-    memory = memory or Memory()
+    memory = Memory()
     memory.begin(0, step=9, new_plan=True)
     memory.current.learnt = learnt
     operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from tokenmerge import ToMA
 from tokenmerge.operators import Operators
 from tokenmerge.plan import MOST_BRANCHES, GroupPlan, MergePlan
 
@@ -176,6 +177,37 @@ def test_few_steps_run_whole_more_often(steps: int, whole: list[int]) -> None:
     assert whole_steps(plan, steps) == whole  # of the next picture too
     exact = MergePlan(5, 5, whole_every=5, learns=True)
     assert whole_steps(exact, steps) == [step for step in range(steps) if step % 5 == 1]
+
+
+def test_the_usual_spacing_of_few_timesteps_counts_as_it_is() -> None:
+    """Leading and linear spacing end at no noise, so that of 12 steps each takes an eleventh of it."""
+    plan = MergePlan(5, 5, whole_every=5, whole_within=0.35, learns=True)
+    whole = []
+    for step in range(12):
+        plan.begin_call(914.0 - 83 * step, HERE)
+        whole.append(plan.whole)
+    assert [step for step, each in enumerate(whole) if each] == [1, 5, 9]
+
+
+@pytest.mark.parametrize("scale", [1000, 1], ids=["of 1000", "of 1, float32"])
+def test_a_share_that_steps_add_up_to_is_not_missed_by_rounding(scale: int) -> None:
+    plan = MergePlan(5, 5, whole_every=8, whole_within=0.3)
+    whole = []
+    for step in range(10):
+        plan.begin_call(float(torch.tensor(scale * (1 - step / 10))), HERE)
+        whole.append(plan.whole)
+    assert [step for step, each in enumerate(whole) if each] == [1, 4, 7]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [ToMA(), ToMA(ratio=0.75), ToMA(detail_every=8, detail_within=0.5), ToMA(detail_within=0.01), ToMA(detail_every=3)],
+    ids=str,
+)
+def test_a_config_knows_how_many_steps_run_whole(config: ToMA) -> None:
+    for steps in range(1, 41):
+        plan = MergePlan(5, 5, whole_every=config.whole_every, whole_within=config.whole_within)
+        assert len(whole_steps(plan, steps)) == pytest.approx((1 - config.share_merged(steps)) * steps)
 
 
 def test_where_no_timestep_says_how_much_noise_is_gone_steps_are_counted() -> None:

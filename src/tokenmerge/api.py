@@ -31,14 +31,17 @@ class Handle:
         self._roots = roots
         self._timings = timings  # that the config rests on
 
-    def explain(self, size: tuple[int, int] | None = None, batch: int | None = None) -> Explanation:
+    def explain(
+        self, size: tuple[int, int] | None = None, batch: int | None = None, steps: int | None = None
+    ) -> Explanation:
         """What is merged where, and what it should save; after a run also what was measured.
 
         size: (height, width) of the image in pixels; by default that of the last call, or the model's own.
+        steps: of the picture: of few steps more run whole (`detail_within`), and less is saved. By default, many.
         """
         from tokenmerge.explain import explain
 
-        return explain(self._roots, size, batch, self._timings)
+        return explain(self._roots, size, batch, steps, self._timings)
 
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""

@@ -35,6 +35,9 @@ def for_counting(names: tuple[str, ...], by_value: tuple[str, ...], args: Args, 
         value = given_argument(names, args, kwargs, name)
         if value is not None:
             shapes = with_argument(names, *shapes, name, value)
+    if isinstance(given_argument(names, *shapes, "timestep"), int | float):
+        # As a number it would be read, and every call with it be the same step.
+        shapes = with_argument(names, *shapes, "timestep", torch.empty((), device="meta"))
     return shapes
 
 

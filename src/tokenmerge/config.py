@@ -51,9 +51,10 @@ class MergeConfig:
         that merging loses (see `tokenmerge.detail`). Where most is merged, such a step runs merged as well, to tell
         exactly what is lost. 0 never does. None takes what suits the method. Costs memory for two outputs of each part;
         a wider scope has fewer of them.
-    detail_within: the share of the noise that goes at most from one whole step to the next: where steps are few and
-        large, whole ones come sooner than `detail_every` says, every second at the soonest. Lower is closer to the
-        picture and slower. None leaves it to the method where `detail_every` is None, and to that alone elsewhere.
+    detail_within: where steps are few and large, whole ones come sooner than `detail_every` says: the first step at
+        which this share of the noise has gone since the last whole one is the next, every second at the soonest. Lower
+        is closer to the picture and slower. None leaves it to the method where `detail_every` is None; elsewhere steps
+        are counted and nothing else.
     thin_keys: where some steps run whole for their detail, let self-attention on fine levels read one key of every tile
         (see `tokenmerge.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to twice
         as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused projections,
@@ -176,7 +177,7 @@ class MergeConfig:
 
     @property
     def whole_within(self) -> float:
-        """The share of the noise that goes at most from one such step to the next; infinite where it does not count."""
+        """The share of the noise after which such a step comes sooner; infinite where that does not count."""
         return math.inf if self.detail_within is None else self.detail_within
 
     @property
@@ -218,10 +219,14 @@ class MergeConfig:
         every_part = set(self.parts) == set(self.allowed_parts)
         return "stack" in self.scopes and every_part and not self.signal_of_attention and not self.merges_only_keys
 
-    @property
-    def share_merged(self) -> float:
-        """The share of the steps that merge."""
-        return 1 - 1 / self.whole_every if self.whole_every else 1 / self.merge_every
+    def share_merged(self, steps: int | None = None) -> float:
+        """The share of the steps that merge: of so many, evenly spaced; of too many for `whole_within` where None."""
+        if not self.whole_every:
+            return 1 / self.merge_every
+        if steps is None:
+            return 1 - 1 / self.whole_every
+        within = max(2, math.ceil(self.whole_within * steps - 1e-6)) if self.whole_within <= 1 else steps
+        return 1 - len(range(1, steps, min(self.whole_every, within))) / steps
 
     def moments(self, tries: int) -> list[float]:
         """Where in a generation to look at its ratios to tell all that they are (see `tokenmerge.ratio.moments`)."""
@@ -314,33 +319,35 @@ class MergeConfig:
             )
 
     def _check_detail(self) -> None:
-        if self.detail_within is not None:
-            self._check_detail_within(self.detail_within)
-        if self.detail_every is None:
+        if self.detail_every is not None:
+            self._check_detail_every(self.detail_every)
+        share = self.detail_within
+        if share is None:
             return
-        check_whole("detail_every", self.detail_every, least=0)
-        if self.detail_every == 1:
-            raise ConfigError("detail_every is 1, so every step would run whole: use 2 or more, or 0 for none.")
-        if self.detail_every and self.merge_every > 1:
-            raise ConfigError(
-                f"detail_every is {self.detail_every} and merge_every {self.merge_every}: both say which steps run "
-                f"whole, so set only one of them."
-            )
-        if self.detail_every and self.merges_only_keys:
-            raise ConfigError(
-                f"detail_every is {self.detail_every}, and where only keys and values are merged no detail is lost: "
-                f"leave it out, or merge queries too (ToMA with a ratio above 0)."
-            )
-
-    def _check_detail_within(self, share: float) -> None:
         if not is_number(share) or not 0 < share <= 1:
             raise ConfigError(
                 f"detail_within is {share!r}: it is a share of the noise, a number above 0 and up to 1, such as 0.35."
             )
         if not self.whole_every:
             raise ConfigError(
-                f"detail_within is {share!r}, and no step runs whole for its detail: set detail_every to 2 or more, or "
-                f"leave detail_within out."
+                f"detail_within is {share!r}, and with detail_every {self.detail_every!r}, merge_every "
+                f"{self.merge_every} and ratio {self.ratio!r} no step runs whole for its detail: leave detail_within "
+                f"out."
+            )
+
+    def _check_detail_every(self, every: int) -> None:
+        check_whole("detail_every", every, least=0)
+        if every == 1:
+            raise ConfigError("detail_every is 1, so every step would run whole: use 2 or more, or 0 for none.")
+        if every and self.merge_every > 1:
+            raise ConfigError(
+                f"detail_every is {every} and merge_every {self.merge_every}: both say which steps run "
+                f"whole, so set only one of them."
+            )
+        if every and self.merges_only_keys:
+            raise ConfigError(
+                f"detail_every is {every}, and where only keys and values are merged no detail is lost: "
+                f"leave it out, or merge queries too (ToMA with a ratio above 0)."
             )
 
     def _check_signal(self) -> None:

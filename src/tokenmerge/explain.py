@@ -33,13 +33,14 @@ def explain(
     roots: list[RootSite],
     size: tuple[int, int] | None = None,
     batch: int | None = None,
+    steps: int | None = None,
     timings: tuple[Timing, ...] = (),
 ) -> Explanation:
     """Explain what is attached to the given models, for an image of (height, width) pixels."""
-    return Explanation(roots[0].config, [_explain_model(root, size, batch) for root in roots], timings)
+    return Explanation(roots[0].config, [_explain_model(root, size, batch, steps) for root in roots], timings)
 
 
-def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | None) -> ModelReport:
+def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | None, steps: int | None) -> ModelReport:
     twin = _weightless_twin(root.model)
     args: Any = ()
     if root.last_call is not None and size is None and batch is None:
@@ -60,7 +61,7 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
     for begin, end in _moments(root):
         twin_root.fixed_progress = begin
         twin_root.plan.forget()
-        moments.append((end - begin, _count_moment(twin_root, root.config, unmerged, args, kwargs)))
+        moments.append((end - begin, _count_moment(twin_root, root.config, steps, unmerged, args, kwargs)))
         during = "" if (begin, end) == (0, 1) else f"{begin:.0%} to {end:.0%}"
         stacks += [report for stack in twin_root.stacks for report in _stack_reports(stack, during)]
     return ModelReport(
@@ -69,6 +70,7 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
         multiply_adds=_over_moments(moments),
         attention=_attention(twin_root),
         measured=_measured(root),
+        steps=steps,
     )
 
 
@@ -83,7 +85,9 @@ def _moments(root: RootSite) -> list[tuple[float, float]]:
     return list(zip(begins, [*begins[1:], 1], strict=True))
 
 
-def _count_moment(twin_root: RootSite, config: MergeConfig, unmerged: int, args: Any, kwargs: Any) -> MultiplyAdds:
+def _count_moment(
+    twin_root: RootSite, config: MergeConfig, steps: int | None, unmerged: int, args: Any, kwargs: Any
+) -> MultiplyAdds:
     """What calls cost while the ratio is what it is, and what they cost on average."""
     twin = twin_root.model
     whole = unmerged
@@ -96,7 +100,7 @@ def _count_moment(twin_root: RootSite, config: MergeConfig, unmerged: int, args:
     weights = _count(twin, args, kwargs)
     steady = _count(twin, args, kwargs)
     select_every, weights_every = config.refresh_every
-    merged = select_every * config.share_merged  # steps that merge, of `select_every`
+    merged = select_every * config.share_merged(steps)  # steps that merge, of `select_every`
     # Whole steps that run merged as well make plans there, and what that takes is in what they take.
     selects = 0.0 if config.learns else min(1.0, merged)
     reweighs = 0.0 if config.learns else min(select_every // weights_every - 1, merged - selects)
@@ -229,11 +233,14 @@ def _note(stack: StackSite) -> str:
         return "all blocks skipped"
     if stack.layout is None:
         return stack.reason
+    notes = []
     if stack.apart and stack.root.config.scope == "stack":
-        return "merged per block: something is added between blocks"
+        notes.append("merged per block: something is added between blocks")
     unweighed = stack.root.config.proportional and any(
         "self" in part.part.kinds and not stack.root.weighs(part.part) for block in stack.blocks for part in block.parts
     )
     if unweighed:
-        return "keys are not weighed: this attention takes no mask"
-    return "the mean of each tile is kept" if any(block.place.averages for block in stack.blocks) else ""
+        notes.append("keys are not weighed: this attention takes no mask")
+    if any(block.place.averages for block in stack.blocks):
+        notes.append("the mean of each tile is kept")
+    return "; ".join(notes)

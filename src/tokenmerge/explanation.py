@@ -57,7 +57,7 @@ class Measured:
     held: int  # bytes of what is remembered from earlier steps
 
     def __str__(self) -> str:
-        told = [f"{self.calls} calls"]
+        told = [f"{self.calls} call{'' if self.calls == 1 else 's'}"]
         if self.whole:
             told.append(f"{self.whole} of them whole")
         if self.weightings:
@@ -76,6 +76,7 @@ class ModelReport:
     multiply_adds: MultiplyAdds
     attention: str  # what merging does to the attention kernel; "" where it takes the one it always takes
     measured: Measured | None
+    steps: int | None = None  # of the picture that multiply-adds are averaged over; None: many
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     table = tabulate(cells, [headers[column] for column in used], tablefmt="simple", disable_numparse=True)
     work = model.multiply_adds
     whole = f", {_giga(work.whole)} at a whole step" if work.whole != work.unmerged else ""
+    many = "over many steps" if config.whole_within <= 1 else "on average"
+    steps = many if model.steps is None else f"over {model.steps} steps"
     lines = [
         f"{type(config).__name__} on {model.model}: ratio {ratio_text(config.ratio)}, merged per "
         f"{config.scope}, one plan per {config.share}",
@@ -128,7 +131,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         table,
         "",
         f"schedule: {_schedule(config)}",
-        f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged on average "
+        f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged {steps} "
         f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{whole}): {work.saving:.1%} saved, "
         f"at best {work.unmerged / work.average:.2f}x",
     ]
@@ -143,9 +146,9 @@ def _schedule(config: MergeConfig) -> str:
     whole = f"one whole for its detail every {_steps(config.whole_every)}"
     if config.whole_within <= 1:
         whole += f" or {config.whole_within:.0%} of the noise, whichever is sooner"
-    if config.learns:
-        return f"{whole}, which runs merged as well and makes new plans"
     select_every, weights_every = config.refresh_every
+    if config.learns:
+        return f"{whole}, which runs merged as well; new plans every {_steps(select_every)}, at the next whole one"
     told = [f"new destinations every {_steps(select_every)}", f"new weights every {_steps(weights_every)}"]
     if config.merge_every > 1:
         told.append(f"merged only every {_steps(config.merge_every)}")

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from tokenmerge.operators import Operators
 
+# What quotients of timesteps, float32 where they are, differ by from what they stand for.
+ROUNDING = 1e-6
 # Guidance takes two or three texts; more than this many are not one picture's.
 MOST_BRANCHES = 4
 
@@ -180,7 +182,7 @@ class MergePlan:
         """
         progress = self.progress or 0.0
         since = self.step - self._whole_step
-        far = since > 1 and progress - self._whole_progress >= self.whole_within
+        far = since > 1 and progress - self._whole_progress >= self.whole_within - ROUNDING
         self.whole = self.whole_every > 0 and (far or since >= self.whole_every)
         if self.whole:
             self._whole_before, self._whole_step, self._whole_progress = self._whole_step, self.step, progress

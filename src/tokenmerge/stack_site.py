@@ -257,7 +257,7 @@ class StackSite:
     def _detail(self, block: BlockSite, *name: str | int) -> Memory:
         memory = self.root.plan.memory(("detail", *name))
         memory.put_in_order(self.reorders)
-        memory.outlasts_plans = self._averages(block.layout)
+        memory.outlasts_plans = block.place.averages
         return memory
 
     def in_order(self, grid: Tensor) -> Tensor:

@@ -207,9 +207,10 @@ def _ladder(
 
 def _work(pipe: Any, config: MergeConfig, options: dict[str, Any]) -> float:
     size = (options["height"], options["width"]) if "height" in options and "width" in options else None
+    steps = options.get("num_inference_steps")
     handle = apply(pipe, config)
     try:
-        counted = [model.multiply_adds for model in handle.explain(size=size).models]
+        counted = [model.multiply_adds for model in handle.explain(size=size, steps=steps).models]
     finally:
         handle.remove()
     return sum(work.average for work in counted) / sum(work.unmerged for work in counted)

@@ -116,8 +116,8 @@ def test_what_cannot_be_timed_is_refused(unet: nn.Module) -> None:
         worthwhile(unet.to("meta"), tm.ToMA(ratio=0.5), SIZE)
 
 
-@pytest.mark.parametrize("steps", [{"detail_every": 3}, {"merge_every": 2}, {}])
-def test_steps_that_run_whole_are_kept_and_do_not_matter(unet: nn.Module, steps: dict[str, int]) -> None:
+@pytest.mark.parametrize("steps", [{"detail_every": 3}, {"detail_within": 0.2}, {"merge_every": 2}, {}])
+def test_steps_that_run_whole_are_kept_and_do_not_matter(unet: nn.Module, steps: dict[str, float]) -> None:
     plain = worthwhile(unet, tm.ToMA.plain(0.5), SIZE, clock=Work())
     config = tm.ToMA(ratio=0.5, scope="site", **steps)  # type: ignore[arg-type]
     found = worthwhile(unet, config, SIZE, clock=Work())

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from torch import nn
 
@@ -28,7 +30,7 @@ def test_counts_steps_of_each_kind_in_a_cycle(
     config = ToMA(ratio=0.5, select_every=select_every, weights_every=weights_every, detail_every=detail_every)
     schedule = schedule_of(config)
     assert schedule.counts == counts
-    assert schedule.counts.get("whole", 0) / schedule.length == pytest.approx(1 - config.share_merged)
+    assert schedule.counts.get("whole", 0) / schedule.length == pytest.approx(1 - config.share_merged())
 
 
 @pytest.mark.parametrize("detail_every", [2, 4])
@@ -36,6 +38,11 @@ def test_whole_steps_that_run_merged_as_well_make_all_plans_but_the_first(detail
     schedule = schedule_of(ToMA(ratio=0.875, detail_every=detail_every))
     assert schedule.counts == {"select": 0, "whole": 1, "steady": detail_every - 1}
     assert schedule.length == detail_every
+
+
+def test_a_shortened_schedule_has_large_steps_without_whole_ones_among_them() -> None:
+    short = shortened(ToMA(detail_every=8, detail_within=0.1))
+    assert (short.whole_every, short.whole_within) == (4, math.inf)
 
 
 def test_amortises_by_hand_computed_numbers() -> None:

@@ -75,3 +75,15 @@ def test_no_destinations_are_counted_where_none_are_chosen() -> None:
     assert (measured.calls, measured.whole, measured.selections, measured.weightings) == (7, 2, 0, 0)
     assert str(measured).startswith("7 calls, 2 of them whole, ")
     assert "destinations" not in str(measured)
+
+
+def test_lower_bound_projects_such_tiles_like_any_other() -> None:
+    what = tiny("pixart")
+    model = made(what.build)
+    with tm.merged(model, tm.LowerBound(**{**SMALL, "tile": (2, 2), "ratio": 0.75, "detail_every": 3})) as handle:
+        what.call(model, (1,), what.grid(8, 8))
+        explanation = handle.explain()
+    measured = explanation.models[0].measured
+    assert measured is not None
+    assert measured.selections == 1
+    assert "mean of each tile" not in str(explanation)

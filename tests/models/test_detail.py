@@ -61,7 +61,7 @@ def test_which_steps_run_whole(options: dict[str, Any], whole: list[int]) -> Non
         error = errors(before, generate(model, what))
     assert [step for step, each in enumerate(error) if each == 0] == whole
     if config.detail_within is None:
-        assert config.share_merged == pytest.approx(1 - len(whole) / 6, abs=0.1)
+        assert config.share_merged() == pytest.approx(1 - len(whole) / 6, abs=0.1)
 
 
 def noted(part: PartSite) -> tuple[list[Tensor], list[RemovableHandle]]:

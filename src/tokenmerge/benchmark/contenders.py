@@ -172,11 +172,11 @@ def _config(method: str, ratio: float, options: Mapping[str, Any] | None) -> Mer
         config = named_config(method, ratio, options)
     except ConfigError as error:
         raise UsageError(f"{method} at ratio {ratio:g}: {error}") from None
-    if config.varies or config.merge_every > 1:
+    if config.varies or config.merge_every > 1 or config.detail_within is not None:
         raise UsageError(
-            f"{method} merges more at some steps than at others (its ratio or merge_every), and bench times single "
-            f"steps: set ratio to one number and leave out merge_every, or time whole pictures with `tokenmerge "
-            f"compare`."
+            f"{method} merges more at some steps than at others (its ratio, merge_every or detail_within), and bench "
+            f"times single steps: set ratio to one number and leave out merge_every and detail_within, or time whole "
+            f"pictures with `tokenmerge compare`."
         )
     return config
 

@@ -183,7 +183,7 @@ def _print_table(result: dict[str, Any], pair: Pair, folder: Path) -> None:
 
 def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
     runs = len(result["seconds"]["merged"])
-    counted = "; ".join(f"{model.model} had {model.measured}" for model in pair.explanation.models)
+    counted = "; ".join(f"{model.model} had {model.measured}" for model in pair.explanation.models if model.measured)
     return (
         f"Whole pictures, prompt to pixels: {runs} run{'s' if runs > 1 else ''} of each after a warm-up, with all that "
         f"merging takes. {counted}."

@@ -32,6 +32,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--batch", default="1", metavar="N", help="images at once; guidance doubles them in most models (default: 1)"
     )
+    parser.add_argument(
+        "--steps", metavar="N", help="of the picture; of few steps more run whole, and less is saved (default: many)"
+    )
     options.add_method_options(parser)
     parser.add_argument(
         "--measure",
@@ -52,13 +55,15 @@ def run(args: argparse.Namespace) -> int:
     from tokenmerge.api import apply
     from tokenmerge.benchmark.break_even import worthwhile
     from tokenmerge.explain import native_size
+    from tokenmerge.generation import MOST_STEPS
     from tokenmerge.pipelines import load_denoiser_on_meta
 
+    steps = None if args.steps is None else options.read_whole("--steps", args.steps, 1, MOST_STEPS)
     model = _with_weights(args.model) if args.measure else load_denoiser_on_meta(args.model)
     height, width = native_size(model) if size is None else (size[1], size[0])
     handle = apply(model, worthwhile(model, config, (height, width), batch) if args.measure else config)
     print("counting multiply-adds ...", file=sys.stderr)
-    explanation = handle.explain(size=(height, width), batch=batch)
+    explanation = handle.explain(size=(height, width), batch=batch, steps=steps)
     print(json.dumps(explanation.to_dict(), indent=2) if args.json else explanation)
     return 0
 

@@ -41,6 +41,10 @@ class LowerBound(ToMA):
     def weighs_tokens(self) -> bool:
         return False
 
+    @property
+    def _chooses_by_default(self) -> bool:
+        return False  # it projects tiles of which one token is left like any other
+
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         if previous is not None:

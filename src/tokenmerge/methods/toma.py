@@ -58,7 +58,7 @@ class ToMA(MergeConfig):
     detail_every: None is every fifth step where that tells exactly what is lost (above a ratio of 0.75, and at 0.75
         with 2 x 2 tiles), every fourth elsewhere, and none where only keys are merged or `merge_every` says which steps
         run whole.
-    detail_within: None is 0.35 where detail_every is None: of 10 steps every fourth runs whole, of 4 every second.
+    detail_within: None is 0.35 where detail_every is None: of 10 steps every fourth runs whole then, of 4 every second.
     """
 
     ratio: Ratio = 0.9375

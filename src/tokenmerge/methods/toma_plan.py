@@ -39,7 +39,8 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
     regions = layout.regions
     if layout.even and layout.kept == layout.tokens and not config.weighs_tokens:
         return previous or _one_key_a_region(config, tokens, regions, place)
-    if place.averages and layout.tiles is not None:
+    if place.averages:
+        assert layout.tiles is not None
         means = pooled_operator(layout.grid, layout.tiles, tokens.shape[0], tokens.device)
         return Operators(means, means)
     in_regions = tokens if place.in_region_order else regions.gather(tokens)

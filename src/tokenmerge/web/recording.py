@@ -130,20 +130,22 @@ def record(studio: Studio, request: Request, watch: Watch) -> Recording:
             recorder = _Recorder(roots[0], request.picture.steps)
             with recorder.watching():
                 image, seconds = studio.draw(loaded, request.picture, "looking inside", watch.within(0.3, 0.65))
+            averages = any(block.place.averages for stack in roots[0].stacks for block in stack.blocks)
         stages = {
             "unmerged": stages_of(unmerged.parts, unmerged.seconds),
             "merged": stages_of(stopwatch.read(), seconds, recorder.aside),
         }
         recording = Recording(request, image, stages, recorder.views, recorder.clusters, recorder.grids)
         config = request.config
-        if isinstance(config, ToMA) and not isinstance(config, LowerBound) and not config.redraws:
+        if isinstance(config, ToMA) and not (isinstance(config, LowerBound) or config.redraws or averages):
             with recorded_destinations(loaded.pipe, config) as picks:
                 studio.draw(loaded, request.picture, "destinations of every step", watch.within(0.65, 1))
             recording.overlaps = overlaps(picks)
         else:
             recording.no_overlaps = (
-                f"{type(config).__name__} does not choose its destinations by looking at the picture, so there is "
-                f"nothing to follow over the steps. Choose another of the ToMA methods to see this."
+                f"{type(config).__name__} with these settings does not choose its destinations by looking at the "
+                f"picture, so there is nothing to follow over the steps. Choose another of the ToMA methods, or a "
+                f"ratio that leaves more than one token of each tile, to see this."
             )
     return recording
 
