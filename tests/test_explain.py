@@ -177,6 +177,8 @@ def test_of_few_steps_less_is_saved(unet: TinyModel) -> None:
     """A picture of 4 steps has two whole ones, one of 10 three, and one of many a fifth of them."""
     with tm.merged(unet.build(), tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0, thin_keys=False)) as handle:
         reports = {steps: handle.explain(size=(128, 128), steps=steps) for steps in (4, 10, None)}
+        with pytest.raises(tm.TokenMergeError, match="steps is 0"):
+            handle.explain(size=(128, 128), steps=0)
     for steps, whole in ((4, 2 / 4), (10, 3 / 10), (None, 1 / 5)):
         work = reports[steps].models[0].multiply_adds
         assert work.average == pytest.approx(whole * work.whole + (1 - whole) * work.steady)

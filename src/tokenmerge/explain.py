@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tokenmerge.block_site import BlockSite
+from tokenmerge.checks import check_whole
 from tokenmerge.config import MergeConfig
 from tokenmerge.explanation import Explanation, Measured, ModelReport, MultiplyAdds, StackReport
 from tokenmerge.models import family_of
@@ -37,6 +38,8 @@ def explain(
     timings: tuple[Timing, ...] = (),
 ) -> Explanation:
     """Explain what is attached to the given models, for an image of (height, width) pixels."""
+    if steps is not None:
+        check_whole("steps", steps, least=1)
     return Explanation(roots[0].config, [_explain_model(root, size, batch, steps) for root in roots], timings)
 
 
