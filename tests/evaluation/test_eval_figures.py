@@ -15,9 +15,15 @@ from tokenmerge.evaluation.figures.clusters import (
     recoloured,
     recorded_hidden_states,
 )
+from tokenmerge.evaluation.figures.drawing import look_of
 from tokenmerge.evaluation.figures.overlap import draw_overlaps, overlap, overlaps, recorded_destinations
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.tiny_random import build_tiny_random
+
+
+def test_no_two_of_many_variants_look_alike():
+    names = [f"variant {number}" for number in range(50)]
+    assert len({tuple(look_of(name, names).values()) for name in names}) == 50
 
 
 @pytest.fixture(scope="module")
