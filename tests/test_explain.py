@@ -174,17 +174,17 @@ def test_an_ip_adapter_of_a_transformer_does_not_stand_in_the_way() -> None:
 
 
 def test_of_few_steps_less_is_saved(unet: TinyModel) -> None:
-    """A picture of 4 steps has two whole ones, one of 10 three, and one of many a fifth of them."""
+    """A picture of 4 steps has two whole ones, one of 10 three, and one of many a sixth of them."""
     with tm.merged(unet.build(), tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0, thin_keys=False)) as handle:
         reports = {steps: handle.explain(size=(128, 128), steps=steps) for steps in (4, 10, None)}
         with pytest.raises(tm.TokenMergeError, match="steps is 0"):
             handle.explain(size=(128, 128), steps=0)
-    for steps, whole in ((4, 2 / 4), (10, 3 / 10), (None, 1 / 5)):
+    for steps, whole in ((4, 2 / 4), (10, 3 / 10), (None, 1 / 6)):
         work = reports[steps].models[0].multiply_adds
         assert work.average == pytest.approx(whole * work.whole + (1 - whole) * work.steady)
     assert "merged over 4 steps" in str(reports[4])
     assert "merged over many steps" in str(reports[None])
-    assert "every 5 steps or 35% of the noise, whichever is sooner" in str(reports[None])
+    assert "every 6 steps or 35% of the noise, whichever is sooner" in str(reports[None])
 
 
 def test_a_timestep_that_is_a_number_is_no_reason_to_count_otherwise(unet: TinyModel) -> None:

@@ -167,21 +167,23 @@ def whole_steps(plan: MergePlan, steps: int) -> list[int]:
         (8, [1, 4, 7]),
         (10, [1, 5, 9]),
         (12, [1, 6, 11]),
-        (20, [1, 6, 11, 16]),
+        (14, [1, 6, 11]),
+        (15, [1, 7, 13]),
+        (20, [1, 7, 13, 19]),
     ],
 )
 def test_few_steps_run_whole_more_often(steps: int, whole: list[int]) -> None:
-    """Every fifth, and sooner where more than a third of the noise would go in between."""
-    plan = MergePlan(5, 5, whole_every=5, whole_within=0.35, learns=True)
+    """Every sixth, and sooner where more than a third of the noise would go in between."""
+    plan = MergePlan(5, 5, whole_every=6, whole_within=0.35, learns=True)
     assert whole_steps(plan, steps) == whole
     assert whole_steps(plan, steps) == whole  # of the next picture too
-    exact = MergePlan(5, 5, whole_every=5, learns=True)
-    assert whole_steps(exact, steps) == [step for step in range(steps) if step % 5 == 1]
+    exact = MergePlan(5, 5, whole_every=6, learns=True)
+    assert whole_steps(exact, steps) == [step for step in range(steps) if step % 6 == 1]
 
 
 def test_the_usual_spacing_of_few_timesteps_counts_as_it_is() -> None:
     """Leading and linear spacing end at no noise, so that of 12 steps each takes an eleventh of it."""
-    plan = MergePlan(5, 5, whole_every=5, whole_within=0.35, learns=True)
+    plan = MergePlan(5, 5, whole_every=6, whole_within=0.35, learns=True)
     whole = []
     for step in range(12):
         plan.begin_call(914.0 - 83 * step, HERE)
@@ -221,6 +223,6 @@ def test_where_no_timestep_says_how_much_noise_is_gone_steps_are_counted() -> No
 
 def test_plans_change_at_whole_steps_wherever_those_fall() -> None:
     """Where they tell what merging loses: new destinations come up every five steps, and wait for the next of them."""
-    plan = MergePlan(5, 5, whole_every=5, whole_within=0.35, learns=True)
+    plan = MergePlan(5, 5, whole_every=6, whole_within=0.35, learns=True)
     done = follow(plan, [1000.0 - 100 * step for step in range(10)])
     assert [step for step, what in enumerate(done) if what == "select"] == [0, 1, 5]

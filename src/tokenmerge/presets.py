@@ -1,7 +1,7 @@
 """Settings by what they are for, and by how a model's attention takes its keys: the one table of them.
 
 Where the values come from: the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of
-its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in five gives most of
+its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in six gives most of
 it back. In transformers of a single level keys have more to say, and leaving them out saves less: most is kept where
 tiles are smaller.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
@@ -167,81 +166,6 @@ def fitted(now: Tensor, then: list[Tensor]) -> list[float]:
     return [float(first + more[0]), *more[1:].tolist()]
 
 
-def second_runs(model: nn.Module, timesteps: list[float], what: TinyModel, **options: Any) -> list[int]:
-    """How often the model's first block with tokens runs at each step."""
-    calls: list[int] = []
-    with tm.merged(model, tm.ToMA(detail_every=2, **{**TILES, "ratio": 0.875, **options})):
-        block = root_of(model).stacks[0].blocks[0].block.module
-        handle = block.register_forward_hook(lambda *_: calls.append(1))
-        counts = []
-        for timestep in timesteps:
-            calls.clear()
-            what.call(model, (1,), what.grid(8, 8), timestep)
-            counts.append(len(calls))
-        handle.remove()
-    return counts
-
-
-@pytest.mark.parametrize("what", FAMILIES, ids=str)
-def test_whole_steps_run_merged_as_well_where_most_is_merged(what: TinyModel) -> None:
-    model = made(what.build)
-    assert second_runs(model, TIMESTEPS[:4], what) == [1, 2, 1, 2]
-    assert second_runs(model, TIMESTEPS[:4], what, ratio=0.75) == [1, 1, 1, 1]
-    assert second_runs(model, TIMESTEPS[:4], what, ratio=0.75, tile=(2, 2)) == [1, 2, 1, 2]
-    assert second_runs(model, TIMESTEPS[:4], what, ratio=[0.875, 0.5]) == [1, 1, 1, 1]
-
-
-def test_they_do_not_where_others_would_see_a_second_step() -> None:
-    from diffusers import PyramidAttentionBroadcastConfig, apply_pyramid_attention_broadcast
-
-    what = tiny("pixart")
-    once = [1, 1, 1, 1]
-    # A cache, even on a part that is not merged.
-    model: Any = made(what.build)
-    cache = PyramidAttentionBroadcastConfig(
-        cross_attention_block_skip_range=2,
-        cross_attention_timestep_skip_range=(-1, 1001),
-        current_timestep_callback=lambda: 500,
-    )
-    apply_pyramid_attention_broadcast(model, cache)
-    assert second_runs(model, TIMESTEPS[:4], what, scope="site", parts=("self",)) == once
-    # A cache of another kind, in the place of the model's forward: on the model, or in its class.
-    model = made(what.build)
-    forward = model.forward
-    model.forward = lambda *args, **kwargs: forward(*args, **kwargs)
-    assert second_runs(model, TIMESTEPS[:4], what) == once
-    model = made(what.build)
-    whole = type(model).forward
-
-    def replaced(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return whole(self, *args, **kwargs)
-
-    replaced.__signature__ = inspect.signature(whole)  # type: ignore[attr-defined]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(model), "forward", replaced)
-        assert second_runs(model, TIMESTEPS[:4], what) == once
-    # Hooks that may change what the model is given.
-    model = made(what.build)
-    handle = model.register_forward_pre_hook(lambda *_: None)
-    assert second_runs(model, TIMESTEPS[:4], what) == once
-    handle.remove()
-    assert second_runs(model, TIMESTEPS[:4], what) == [1, 2, 1, 2]
-
-
-@pytest.mark.parametrize("what", [tiny("pixart"), tiny("sd15"), tiny("flux")], ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
-def test_training_with_checkpoints_goes_through_whole_steps(what: TinyModel, scope: Any) -> None:
-    model: Any = what.build()
-    model.enable_gradient_checkpointing()
-    model.train()
-    inputs = what.inputs((1,), what.grid(8, 8))
-    with tm.merged(model, tm.ToMA(scope=scope, detail_every=3, **{**TILES, "ratio": 0.875})):
-        for timestep in TIMESTEPS[:4]:
-            inputs["timestep"] = torch.full_like(inputs["timestep"], timestep)
-            model(**inputs, return_dict=False)[0].square().sum().backward()
-    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
-
-
 @pytest.mark.parametrize("what", [model for model in TINY_MODELS if model.merges_keys and not model.own_keys], ids=str)
 def test_where_queries_alone_are_left_out_nothing_is_lost_as_long_as_nothing_changes(what: TinyModel) -> None:
     """The queries that are asked get the answer of the whole step, and the others what set them apart in it."""
@@ -319,38 +243,6 @@ def test_detail_is_forgotten_with_its_picture() -> None:
     assert not any(branch.learnt for memory in memories for branch in memory.branches)
 
 
-def test_explain_counts_what_was_learnt_as_held() -> None:
-    what = tiny("pixart")
-    model = made(what.build)
-    with tm.merged(model, tm.ToMA(scope="stack", tile=(2, 2), ratio=0.75, detail_every=2, **SMALL)) as handle:
-        held = []
-        for timestep in TIMESTEPS:
-            what.call(model, (1, 2), what.grid(8, 8), timestep)
-            measured = handle.explain().models[0].measured
-            assert measured is not None
-            held.append(measured.held)
-    channels = model.config.num_attention_heads * model.config.attention_head_dim
-    one = 2 * (64 + 16) * channels * 4  # what is lost of all tokens, and what merged ones gave
-    assert held == [0, one, one, 2 * one, 2 * one, 2 * one, 2 * one]
-
-
-@pytest.mark.parametrize(("scope", "outputs"), [("site", 3 * 3), ("stack", 1)])
-def test_explain_says_what_is_held(scope: Any, outputs: int) -> None:
-    what = tiny("pixart")
-    model = made(what.build)
-    with tm.merged(model, tm.ToMA(scope=scope, **TILES)) as handle:
-        for call, timestep in enumerate(TIMESTEPS[:2]):
-            what.call(model, (1, 2), what.grid(8, 8), timestep)
-            measured = handle.explain().models[0].measured
-            assert measured is not None
-            channels = model.config.num_attention_heads * model.config.attention_head_dim
-            # Of all three blocks self-attention, cross-attention and MLP; or of their run what it has added.
-            assert measured.held == call * outputs * 2 * 64 * channels * 4
-        assert "MB held from earlier steps" in str(handle.explain())
-        handle.reset()
-        assert "held" not in str(handle.explain())
-
-
 def test_guidance_branches_have_detail_of_their_own() -> None:
     what = tiny("pixart")
     model = made(what.build)
@@ -413,29 +305,3 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> No
 def test_todo_loses_no_detail() -> None:
     with pytest.raises(ConfigError, match="no detail is lost"):
         tm.ToDo(detail_every=3)
-
-
-def test_explain_counts_the_whole_steps() -> None:
-    model = made(tiny("pixart").build)
-    with tm.merged(model, tm.ToMA(scope="site", detail_every=0, **TILES)) as handle:
-        plain = handle.explain(size=(128, 128)).models[0].multiply_adds
-    with tm.merged(model, tm.ToMA(scope="site", detail_every=4, thin_keys=False, **TILES)) as handle:
-        explanation = handle.explain(size=(128, 128))
-    work = explanation.models[0].multiply_adds
-    assert "one whole for its detail every 4 steps" in str(explanation)
-    assert "of the noise" not in str(explanation)  # exactly as said
-    assert plain.steady < work.steady < plain.steady * 1.1  # merging what is remembered, to tell its detail
-    # Of five steps one selects, and one and a quarter run whole.
-    assert work.average == pytest.approx((work.select + 2.75 * work.steady + 1.25 * work.unmerged) / 5)
-
-
-def test_explain_counts_that_whole_steps_run_merged_as_well() -> None:
-    model = made(tiny("pixart").build)
-    most = {**TILES, "ratio": 0.875, "scope": "site"}
-    with tm.merged(model, tm.ToMA(detail_every=0, **most)) as handle:
-        plain = handle.explain(size=(128, 128)).models[0].multiply_adds
-    with tm.merged(model, tm.ToMA(detail_every=4, thin_keys=False, **most)) as handle:
-        work = handle.explain(size=(128, 128)).models[0].multiply_adds
-    assert work.steady == plain.steady  # detail is but added
-    assert work.whole == work.unmerged + work.select  # and makes its plan there
-    assert work.average == pytest.approx((work.whole + 3 * work.steady) / 4)

@@ -50,7 +50,7 @@ def schedule_of(config: MergeConfig) -> Schedule:
     >>> dict(schedule_of(ToMA.paper()).counts)
     {'select': 1, 'steady': 8, 'weights': 1}
     >>> dict(schedule_of(ToMA()).counts)
-    {'select': 0, 'whole': 1, 'steady': 4}
+    {'select': 0, 'whole': 1, 'steady': 5}
     """
     if config.learns:
         return Schedule({"select": 0, "whole": 1, "steady": config.whole_every - 1})

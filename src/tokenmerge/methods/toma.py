@@ -21,8 +21,8 @@ from tokenmerge.ratio import Ratio, goes_below, is_number, is_ratio, stored_rati
 
 LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 # One step in so many runs whole, where detail_every is None: fewer where it tells exactly what merging loses.
-WHOLE_STEPS, TELLING_STEPS = 4, 5
-# And sooner where this share of the noise is gone: of 10 steps every fourth, of 8 every third, of 4 every second.
+WHOLE_STEPS, TELLING_STEPS = 4, 6
+# And sooner where this share of the noise is gone: of 12 steps every fifth, of 8 every third, of 4 every second.
 WHOLE_WITHIN = 0.35
 
 
@@ -31,7 +31,7 @@ class ToMA(MergeConfig):
     """Destinations by facility location, merge and unmerge by attention-like products, plans reused over steps.
 
     ToMA() is the best balance of speed and picture that the embedded models show (docs/quality.md): one token kept of
-    every 4 x 4 tile, and one step in five run whole (more where steps are few), which tells the others what that loses.
+    every 4 x 4 tile, and one step in six run whole (more where steps are few), which tells the others what that loses.
 
     region: where destinations are selected. "tile" keeps most of the picture, "stripe" needs no reordering of tokens,
         "global" searches the whole grid and is slow to select in.
@@ -55,7 +55,7 @@ class ToMA(MergeConfig):
     importance: "guidance" has tokens count for more in the choice of destinations where classifier-free guidance
         changed the prediction of the step before most, which is what the prompt is about. Costs next to nothing.
     weights_every: steps for which merge weights are kept; must divide `select_every`.
-    detail_every: None is every fifth step where that tells exactly what is lost (above a ratio of 0.75, and at 0.75
+    detail_every: None is every sixth step where that tells exactly what is lost (above a ratio of 0.75, and at 0.75
         with 2 x 2 tiles), every fourth elsewhere, and none where only keys are merged or `merge_every` says which steps
         run whole.
     detail_within: None is 0.35 where detail_every is None: of 10 steps every fourth runs whole then, of 4 every second.
