@@ -1,0 +1,119 @@
+"""What the golden record holds: every label with the builder behind it.
+
+A label is a name for ever: record.json is read by it. A builder is today's way to ask for what the label means, and is
+edited when the API changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from tiny_models import TINY_MODELS, TinyModel
+from torch import Tensor
+
+import tokenmerge as tm
+
+# Small enough for the tiny models, and merging from the first block on.
+SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}
+
+
+def small(config: tm.MergeConfig, **options: Any) -> tm.MergeConfig:
+    """The config with other options, on the grids and blocks of tiny models."""
+    return replace(config, **SMALL, **options)
+
+
+CONFIGS: dict[str, Callable[[], tm.MergeConfig]] = {
+    "paper": lambda: small(tm.ToMA.paper(0.5)),
+    "paper-tile": lambda: small(tm.ToMA.paper_tile(0.5)),
+    "paper-stripe": lambda: small(tm.ToMA.paper_stripe(0.5)),
+    "paper-block": lambda: small(tm.ToMA.paper_block(0.5)),
+    "released": lambda: small(tm.ToMA.released(0.5)),
+    "toma-site": lambda: small(tm.ToMA.plain(0.5, "site")),
+    "toma-block": lambda: small(tm.ToMA.plain(0.5, "block")),
+    "toma-stack": lambda: small(tm.ToMA.plain(0.5, "stack")),
+    "toma-stack-75": lambda: small(tm.ToMA.plain(0.75, "stack")),
+    "toma-list": lambda: small(tm.ToMA.plain(), ratio=[0.3, 0.6]),
+    "toma-queries": lambda: small(tm.ToMA.plain(0.75), kv_ratio=0),  # keys and values of all tokens
+    "toma-global-pinv": lambda: small(tm.ToMA.plain(0.5), region="global", unmerge="pinv"),
+    "toma-random": lambda: small(tm.ToMA.plain(0.5), selector="random"),
+    "toma-mask": lambda: small(tm.ToMA.plain(0.5)),  # applied with a mask: see MASKS
+    "balanced": lambda: small(tm.ToMA()),
+    "balanced-site": lambda: small(tm.ToMA(scope="site")),
+    "balanced-block": lambda: small(tm.ToMA(scope="block")),
+    "quality-joint": lambda: small(tm.ToMA(ratio=0.75, tile=(2, 2), detail_every=3)),
+    "fast": lambda: small(tm.ToMA(detail_every=8, detail_within=0.5)),
+    "keys": lambda: small(tm.ToMA.keys()),
+    "tomesd": lambda: tm.ToMeSD(ratio=0.5, **SMALL),
+    "tomesd-stack": lambda: tm.ToMeSD(ratio=0.5, scope="stack", parts=("self", "cross", "mlp"), **SMALL),
+    "tofu": lambda: tm.ToFu(ratio=0.5, **SMALL),
+    "todo": lambda: tm.ToDo(ratio=0.75, coarser_ratios=(0.75, 0.75), **SMALL),
+    "lower-bound": lambda: tm.LowerBound(ratio=0.5, tile=(2, 2), scope="block", **SMALL),
+}
+
+
+def half_white() -> Tensor:
+    """(16, 16): the left half is kept as it is."""
+    mask = torch.zeros(16, 16)
+    mask[:, :8] = 1
+    return mask
+
+
+MASKS: dict[str, Callable[[], Tensor]] = {"toma-mask": half_white}
+
+
+@dataclass(frozen=True)
+class GoldenModel:
+    """A tiny model and the grid of tokens it is called on."""
+
+    tiny: TinyModel
+    height: int
+    width: int
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return self.tiny.grid(self.height, self.width)
+
+
+# On a UNet the coarser level is 8 x 12, so that the paper's 8 x 8 tiles are both met: those that fit and those that
+# must be padded. Grids are not square, so that exchanged sides change the result.
+GRIDS: dict[str, tuple[int, int]] = {"sd15": (16, 24), "sdxl": (16, 24)}
+MODELS: dict[str, GoldenModel] = {
+    tiny.name: GoldenModel(tiny, *GRIDS.get(tiny.name, (8, 16))) for tiny in TINY_MODELS
+} | {
+    # Sides that no tile divides.
+    f"{tiny.name}-odd": GoldenModel(tiny, 9, 13)
+    for tiny in TINY_MODELS
+    if tiny.name in ("pixart", "flux")
+}
+# explain() runs a model several times without weights, which takes ten times as long as the eight calls. So labels that
+# take different ways through the engine are explained on one model of each kind of attention, and one label on most.
+WAYS = ("balanced", "keys", "released", "toma-stack", "toma-list", "toma-mask")
+MORE_WAYS = (*WAYS, "paper", "toma-queries", "balanced-site", "quality-joint", "tomesd", "todo")
+EXPLAINED: Mapping[str, tuple[str, ...]] = {
+    "pixart": MORE_WAYS,
+    "flux": WAYS,
+    "sd15": ("balanced", "keys"),
+    "pixart-odd": (),
+    "flux-odd": (),
+}
+EXPLAINED_ELSEWHERE = ("balanced",)
+# Counting multiply-adds makes a call three times as slow, which matters on UNets: they have most operators.
+COUNTED: Mapping[str, tuple[str, ...]] = {"sd15": WAYS, "sdxl": WAYS}
+
+# Models and labels whose compiled graphs are counted.
+COMPILED_MODELS = ("sd15", "flux")
+COMPILED_LABELS = ("balanced", "toma-site", "toma-stack")
+
+# Embedded models, with how each is guided by a second prompt, and the presets that generate an image with them.
+IMAGE_MODELS: dict[str, dict[str, Any]] = {
+    "emoji-sd": {"guidance_scale": 3.0},
+    "emoji-flux": {"true_cfg_scale": 3.0, "negative_prompt": ""},
+}
+PRESETS: dict[str, Callable[[Any], tm.MergeConfig]] = {
+    "quality": lambda pipe: tm.preset("quality", pipe),
+    "balanced": lambda pipe: tm.preset("balanced", pipe),
+    "fast": lambda pipe: tm.preset("fast", pipe),
+}
