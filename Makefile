@@ -43,8 +43,8 @@ check: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/tokenmerge bench table --check
-	$(BIN)/python -m tokenmerge.support README.md --check
-	$(BIN)/python -m tokenmerge.evaluation.front README.md --check
+	$(BIN)/python -m tokenmerge.report.support README.md --check
+	$(BIN)/python -m tokenmerge.eval.front README.md --check
 
 clean:
 	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tokenmerge.architectures import ARCHITECTURES, architecture, build, build_from_config
 from tokenmerge.errors import ConfigError, TokenMergeError
+from tokenmerge.models.published import ARCHITECTURES, architecture, build, build_from_config
 
 PARAMETERS = {
     "sd15": 859_520_964,

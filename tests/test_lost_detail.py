@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokenmerge.detail import unmerged
+from tokenmerge.engine.detail import unmerged
+from tokenmerge.engine.plan import Learnt, Memory
 from tokenmerge.methods.pooled import pooled_operator
-from tokenmerge.plan import Learnt, Memory
 
 
 def learnt_of(lost: float, merged: Tensor) -> Learnt:

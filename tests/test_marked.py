@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenmerge import marked
 from tokenmerge.errors import UsageError
+from tokenmerge.runtime import marked
 
 BEGIN, END = "<!-- fruit:begin -->", "<!-- fruit:end -->"
 

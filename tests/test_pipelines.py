@@ -10,9 +10,9 @@ import torch
 import tokenmerge as tm
 from tokenmerge import zoo
 from tokenmerge.errors import ConfigError, UsageError
-from tokenmerge.generation import Picture, check_picture
-from tokenmerge.pipelines import default_model, load_denoiser_on_meta, load_pipeline, pick_device, pick_dtype
-from tokenmerge.tiny_random import build_tiny_random
+from tokenmerge.runtime.generation import Picture, check_picture
+from tokenmerge.runtime.pipelines import default_model, load_denoiser_on_meta, load_pipeline, pick_device, pick_dtype
+from tokenmerge.runtime.tiny_random import build_tiny_random
 
 
 def test_the_default_is_the_embedded_model_where_it_is_installed() -> None:
@@ -79,7 +79,7 @@ def test_transformers_need_whole_patches() -> None:
 
         def __call__(self, prompt: str) -> None: ...
 
-    from tokenmerge.pipelines import LoadedPipeline
+    from tokenmerge.runtime.pipelines import LoadedPipeline
 
     loaded = LoadedPipeline(Patches(), "flux-like", torch.device("cpu"), torch.float32)
     assert loaded.size_step == 16

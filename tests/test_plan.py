@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tokenmerge import ToMA
-from tokenmerge.operators import Operators
-from tokenmerge.plan import MOST_BRANCHES, GroupPlan, MergePlan
+from tokenmerge.engine.plan import MOST_BRANCHES, GroupPlan, MergePlan
+from tokenmerge.methods.interfaces import Operators
 
 HERE = "the same batch, size, dtype and device"
 

@@ -41,7 +41,7 @@ def test_fast_saves_more_than_balanced_and_balanced_more_than_quality(what: Tiny
 
 
 def test_a_pipeline_is_as_good_as_its_model() -> None:
-    from tokenmerge.tiny_random import build_tiny_random
+    from tokenmerge.runtime.tiny_random import build_tiny_random
 
     pipe = build_tiny_random()
     assert tm.preset("quality", pipe) == tm.preset("quality", pipe.unet)

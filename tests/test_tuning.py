@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tokenmerge as tm
+from tokenmerge.autotune.tune import BudgetError, default_ladder, tune
 from tokenmerge.errors import ConfigError, UnsupportedModelError
-from tokenmerge.fidelity import fidelity
-from tokenmerge.tuning import BudgetError, default_ladder, tune
+from tokenmerge.runtime.fidelity import fidelity
 
 OPTIONS: dict[str, Any] = {"num_inference_steps": 2, "width": 256, "height": 256, "progress": False}
 CANDIDATES = [tm.ToMA(ratio=ratio) for ratio in (0.25, 0.75, 0.5)]
@@ -21,7 +21,7 @@ PROMPTS = ["a cat", "a red house"]
 
 @pytest.fixture(scope="module")
 def pipe() -> Any:
-    from tokenmerge.tiny_random import build_tiny_random
+    from tokenmerge.runtime.tiny_random import build_tiny_random
 
     return build_tiny_random()
 
@@ -107,7 +107,7 @@ def test_the_config_can_be_saved_and_used_again(pipe: Any, tmp_path: Path) -> No
 
 
 def test_the_default_ladder_keeps_what_fits(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenmerge.tuning.RATIOS", (0.6,))  # a shorter one
+    monkeypatch.setattr("tokenmerge.autotune.tune.RATIOS", (0.6,))  # a shorter one
     found = tune(pipe, "a cat", min_psnr=1, **OPTIONS)
     assert found.config in default_ladder()
     everything = default_ladder()

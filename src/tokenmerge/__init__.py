@@ -1,13 +1,17 @@
 """Faster image generation with diffusion models, without training, by merging redundant tokens."""
 
 from tokenmerge.api import Handle, apply, merged, remove
-from tokenmerge.benchmark.break_even import worthwhile
-from tokenmerge.config import MergeConfig
+from tokenmerge.autotune.break_even import worthwhile
+from tokenmerge.autotune.tune import tune
+from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.methods import LowerBound, ToDo, ToFu, ToMA, ToMeSD
+from tokenmerge.methods.lower_bound import LowerBound
+from tokenmerge.methods.todo import ToDo
+from tokenmerge.methods.tofu import ToFu
+from tokenmerge.methods.toma import ToMA
+from tokenmerge.methods.tomesd import ToMeSD
 from tokenmerge.models import register_family
 from tokenmerge.presets import preset
-from tokenmerge.tuning import tune
 from tokenmerge.zoo import autoencoder as _autoencoder  # noqa: F401 - so that plain diffusers can load our models
 
 __version__ = "0.1.0"

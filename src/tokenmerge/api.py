@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tokenmerge.config import MergeConfig
+from tokenmerge.autotune.worthwhile import Timing, Worthwhile
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.keep import Mask, read_mask
+from tokenmerge.engine.root import RootSite, root_site_of
 from tokenmerge.errors import AlreadyAppliedError, ConfigError, UnsupportedModelError
-from tokenmerge.keep import Mask, read_mask
 from tokenmerge.models import family_of
-from tokenmerge.root import RootSite, root_site_of
-from tokenmerge.worthwhile import Timing, Worthwhile
 
 if TYPE_CHECKING:
-    from tokenmerge.explanation import Explanation
+    from tokenmerge.report.explanation import Explanation
 
 # Where diffusers pipelines keep the models that denoise.
 DENOISERS = ("unet", "transformer", "transformer_2")
@@ -39,7 +39,7 @@ class Handle:
         size: (height, width) of the image in pixels; by default that of the last call, or the model's own.
         steps: of the picture: of few steps more run whole (`detail_within`), and less is saved. By default, many.
         """
-        from tokenmerge.explain import explain
+        from tokenmerge.report.explain import explain
 
         return explain(self._roots, size, batch, steps, self._timings)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from torch import nn
 
 from tokenmerge.api import denoisers_of
-from tokenmerge.config import MergeConfig
+from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.models import family_of

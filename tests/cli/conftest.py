@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture(scope="session")
 def saved_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny random pipeline as save_pretrained writes it. Not to be changed: `pipeline_copy` is."""
-    from tokenmerge.tiny_random import build_tiny_random
+    from tokenmerge.runtime.tiny_random import build_tiny_random
 
     folder = tmp_path_factory.mktemp("pipeline") / "saved"
     build_tiny_random().save_pretrained(folder)

@@ -11,8 +11,8 @@ import pytest
 from command_runs import SMALL, Run
 from PIL import Image
 
-from tokenmerge import generation
 from tokenmerge.cli.side_by_side import side_by_side
+from tokenmerge.runtime import generation
 
 
 def test_one_folder_with_everything(run: Run) -> None:

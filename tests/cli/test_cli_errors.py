@@ -195,7 +195,7 @@ def pipeline_of_another_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text-to-image pipeline whose denoiser tokenmerge does not know."""
     from diffusers import UNet2DModel
 
-    from tokenmerge.tiny_random import build_tiny_random
+    from tokenmerge.runtime.tiny_random import build_tiny_random
 
     folder = tmp_path_factory.mktemp("other") / "saved"
     build_tiny_random().save_pretrained(folder)

@@ -11,8 +11,8 @@ from command_runs import SMALL, Run
 from PIL import Image
 
 import tokenmerge as tm
-from tokenmerge.generation import Picture, draw
-from tokenmerge.pipelines import load_pipeline
+from tokenmerge.runtime.generation import Picture, draw
+from tokenmerge.runtime.pipelines import load_pipeline
 
 
 def pixels(file: Path | str) -> np.ndarray:

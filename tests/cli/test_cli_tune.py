@@ -11,14 +11,14 @@ from command_runs import SMALL, Run
 from PIL import Image
 
 import tokenmerge as tm
-from tokenmerge.generation import Picture, draw
-from tokenmerge.pipelines import load_pipeline
+from tokenmerge.runtime.generation import Picture, draw
+from tokenmerge.runtime.pipelines import load_pipeline
 
 
 @pytest.fixture(autouse=True)
 def short_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting the work of every rung takes a while."""
-    monkeypatch.setattr("tokenmerge.tuning.RATIOS", (0.6,))
+    monkeypatch.setattr("tokenmerge.autotune.tune.RATIOS", (0.6,))
 
 
 def pixels(file: Path | str) -> np.ndarray:

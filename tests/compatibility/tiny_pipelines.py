@@ -11,7 +11,7 @@ from tiny_models.joint_attention import flux
 from tiny_models.unets import sd15_unet, sdxl_unet
 from torch import Tensor, nn
 
-from tokenmerge.tiny_random import _letters
+from tokenmerge.runtime.tiny_random import _letters
 
 SIZE = 128  # pixels: 256 tokens at the finest level of the UNets, 64 in Flux
 NOISE: dict[str, Any] = {

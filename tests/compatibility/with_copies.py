@@ -16,7 +16,7 @@ from tiny_pipelines import draw, flux_pipeline, quiet, stable_diffusion
 from torch import nn
 from with_offload import denoiser
 
-from tokenmerge.root import root_site_of
+from tokenmerge.engine.root import root_site_of
 
 
 def copied(copies: Callable[[nn.Module], nn.Module], pipe: Any) -> Any:

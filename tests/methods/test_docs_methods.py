@@ -12,7 +12,7 @@ import torch
 from tiny_models import TINY_MODELS, made
 
 import tokenmerge as tm
-from tokenmerge.config import MergeConfig
+from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"

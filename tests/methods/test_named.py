@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tokenmerge import LowerBound, ToDo, ToFu, ToMA, ToMeSD
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods import LowerBound, ToDo, ToFu, ToMA, ToMeSD
 from tokenmerge.methods.named import METHODS, named_config
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tokenmerge import LowerBound, ToDo, ToFu, ToMA, ToMeSD
-from tokenmerge.operators import CannotMerge, Place
+from tokenmerge.methods.interfaces import CannotMerge, Place
 
 EVERYWHERE = Place("block", index=0, count=2)
 LATER = Place("block", index=1, count=2)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tokenmerge import LowerBound, MergeConfig, ToMA
 from tokenmerge.errors import ConfigError
-from tokenmerge.operators import Place
+from tokenmerge.methods.interfaces import Place
 from tokenmerge.ops.regions import regions_of
 from tokenmerge.ops.selection import facility_location, most_gaining
 

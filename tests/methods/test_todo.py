@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tokenmerge as tm
-from tokenmerge.operators import CannotMerge, Place
+from tokenmerge.methods.interfaces import CannotMerge, Place
 
 
 @pytest.mark.parametrize("channels", [320, 640, 48])

@@ -5,7 +5,7 @@ import torch
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError
-from tokenmerge.operators import Place
+from tokenmerge.methods.interfaces import Place
 
 GRID = (6, 6)
 

@@ -7,7 +7,7 @@ import torch
 
 from tokenmerge import ToMA
 from tokenmerge.errors import ConfigError
-from tokenmerge.operators import Place
+from tokenmerge.methods.interfaces import Place
 from tokenmerge.ops.selection import SELECTORS
 
 

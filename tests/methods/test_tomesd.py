@@ -5,7 +5,7 @@ import torch
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError
-from tokenmerge.operators import CannotMerge, Place
+from tokenmerge.methods.interfaces import CannotMerge, Place
 
 
 def kept(config, index=0, batch=1, grid=(16, 16)):

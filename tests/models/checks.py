@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import tokenmerge as tm
-from tokenmerge.root import RootSite, root_site_of
+from tokenmerge.engine.root import RootSite, root_site_of
 
 # Small enough for the tiny models, and merging from the first block on.
 SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}

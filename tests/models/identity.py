@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokenmerge.config import MergeConfig
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.methods.interfaces import Layout, Operators, Place
 from tokenmerge.methods.linear import LinearOperator
-from tokenmerge.operators import Layout, Operators, Place
 from tokenmerge.ops.regions import regions_of
 
 

@@ -14,8 +14,8 @@ from torch._dynamo.utils import counters
 from torch.utils.hooks import RemovableHandle
 
 import tokenmerge as tm
+from tokenmerge.engine.part_site import PartSite
 from tokenmerge.errors import ConfigError
-from tokenmerge.part_site import PartSite
 
 TILES: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), **SMALL}
 GLOBAL: dict[str, Any] = {"ratio": 0.5, "region": "global", "share": "model", **SMALL}

@@ -12,9 +12,9 @@ from tiny_models import TinyModel, made, per_sample, tiny
 from torch import Tensor, nn
 
 import tokenmerge as tm
+from tokenmerge.engine.guidance import GuidanceWatch
 from tokenmerge.errors import ConfigError, MergeRuntimeError
-from tokenmerge.guidance import GuidanceWatch
-from tokenmerge.operators import Place
+from tokenmerge.methods.interfaces import Place
 
 WEIGHED = tm.ToMA(ratio=0.5, region="global", share="model", importance="guidance", detail_every=0, **SMALL)
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
 
 import tokenmerge as tm
+from tokenmerge.engine.inner_attention import Asked, InnerAttention
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.inner_attention import Asked, InnerAttention
 
 INPUTS = sd3_inputs([1], (8, 8))
 

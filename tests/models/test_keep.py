@@ -16,9 +16,9 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import tokenmerge as tm
+from tokenmerge.config.keep import mask_on_grid, read_mask, weights_of
 from tokenmerge.errors import ConfigError, NothingMergedError
-from tokenmerge.keep import mask_on_grid, read_mask, weights_of
-from tokenmerge.operators import Place
+from tokenmerge.methods.interfaces import Place
 from tokenmerge.ops.regions import regions_of
 
 TILES = tm.ToMA(ratio=0.5, tile=(4, 4), **SMALL)

@@ -13,9 +13,9 @@ from torch._dynamo.utils import counters
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError
+from tokenmerge.methods.interfaces import Place
 from tokenmerge.models import family_of
 from tokenmerge.models.base import Block
-from tokenmerge.operators import Place
 
 # Tokens in the grid's own order, and one plan that the first block makes for all of its grid.
 GLOBAL: dict[str, Any] = {"region": "global", "ratio": 0.5, "share": "model", "detail_every": 0, **SMALL}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from checks import since
 
-from tokenmerge import support
 from tokenmerge.models import FAMILIES
+from tokenmerge.report import support
 
 pytestmark = since("0.36", "the last of the families, Flux.2")
 

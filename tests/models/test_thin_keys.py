@@ -12,10 +12,10 @@ from tiny_models import TinyModel, made, tiny
 from torch import Tensor, nn
 
 import tokenmerge as tm
-from tokenmerge import architectures
+from tokenmerge.engine.thin_keys import key_distance, thinned
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.models import family_of
-from tokenmerge.thin_keys import key_distance, thinned
+from tokenmerge.models import published as architectures
 
 DETAIL: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), "detail_every": 2, **SMALL}
 FAMILIES = [tiny(name) for name in ("sd15", "sdxl", "pixart")]

@@ -16,7 +16,7 @@ from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
 
 import tokenmerge as tm
-from tokenmerge.config import PARTS
+from tokenmerge.config.base import PARTS
 from tokenmerge.errors import TokenMergeError
 from tokenmerge.ops.selection import SELECTORS
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 import tokenmerge as tm
-from tokenmerge.tiny_random import build_tiny_random
+from tokenmerge.runtime.tiny_random import build_tiny_random
 
 CONFIGS: dict[str, tm.MergeConfig] = {
     "toma": tm.ToMA(ratio=0.75, detail_every=0, min_tokens=16),

@@ -16,9 +16,9 @@ import torch
 import tokenmerge as tm
 from tokenmerge.cli.main import main
 from tokenmerge.errors import ConfigError, UsageError
-from tokenmerge.generation import LARGEST_SEED, LONGEST_PROMPT, Picture, check_picture
-from tokenmerge.pipelines import load_pipeline
-from tokenmerge.tiny_random import build_tiny_random
+from tokenmerge.runtime.generation import LARGEST_SEED, LONGEST_PROMPT, Picture, check_picture
+from tokenmerge.runtime.pipelines import load_pipeline
+from tokenmerge.runtime.tiny_random import build_tiny_random
 
 SMALL = ("--size", "64", "--steps", "1", "--model", "tiny-random", "--device", "cpu", "--set", "min_tokens=16")
 

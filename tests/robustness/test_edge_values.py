@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError, MergeRuntimeError, TokenMergeError
-from tokenmerge.operators import Place
+from tokenmerge.methods.interfaces import Place
 from tokenmerge.ops.regions import regions_of
 from tokenmerge.ops.selection import SELECTORS, select_facility_location
 

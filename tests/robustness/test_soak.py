@@ -26,8 +26,8 @@ from tiny_models import made
 from tiny_models.unets import sd15_unet
 
 import tokenmerge as tm
-from tokenmerge.operators import Operators
-from tokenmerge.root import root_site_of
+from tokenmerge.engine.root import root_site_of
+from tokenmerge.methods.interfaces import Operators
 
 GENERATIONS = 300
 SETTLED = 10  # generations after which memory has to stay as it is
@@ -74,7 +74,7 @@ def memory() -> Memory:
 
 @pytest.fixture(scope="module")
 def pipe() -> StableDiffusionPipeline:
-    from tokenmerge.tiny_random import build_tiny_random
+    from tokenmerge.runtime.tiny_random import build_tiny_random
 
     whole = build_tiny_random()
     whole.set_progress_bar_config(disable=True)

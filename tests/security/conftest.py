@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmerge.tiny_random import build_tiny_random
+from tokenmerge.runtime.tiny_random import build_tiny_random
 
 
 @pytest.fixture(autouse=True)

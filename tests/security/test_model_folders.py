@@ -14,7 +14,7 @@ import torch
 
 from tokenmerge.cli.main import main
 from tokenmerge.errors import ModelLoadError, TokenMergeError
-from tokenmerge.pipelines import load_denoiser_on_meta, load_pipeline
+from tokenmerge.runtime.pipelines import load_denoiser_on_meta, load_pipeline
 
 WEIGHTS = "unet/diffusion_pytorch_model"
 

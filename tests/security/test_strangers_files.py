@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenmerge.cli.main import _is_out_of_memory, main
-from tokenmerge.evaluation.engine import LocalEngine
-from tokenmerge.evaluation.errors import ExperimentError, MetricUnavailable, RunFolderError
-from tokenmerge.evaluation.experiment import parse_experiment, read_experiment
-from tokenmerge.evaluation.metrics.inception import load_inception
-from tokenmerge.evaluation.metrics.vision import load_clip, load_dino
-from tokenmerge.evaluation.picture import PictureMaker
-from tokenmerge.evaluation.prompts import read_prompts
-from tokenmerge.evaluation.run import evaluate
-from tokenmerge.evaluation.run_folder import RunFolder
-from tokenmerge.evaluation.variants import variants_of
-from tokenmerge.plain_text import shown_plainly
-from tokenmerge.tiny_random import build_tiny_random
+from tokenmerge.eval.engine import LocalEngine
+from tokenmerge.eval.errors import ExperimentError, MetricUnavailable, RunFolderError
+from tokenmerge.eval.experiment import parse_experiment, read_experiment
+from tokenmerge.eval.metrics.inception import load_inception
+from tokenmerge.eval.metrics.vision import load_clip, load_dino
+from tokenmerge.eval.picture import PictureMaker
+from tokenmerge.eval.prompts import read_prompts
+from tokenmerge.eval.run import evaluate
+from tokenmerge.eval.run_folder import RunFolder
+from tokenmerge.eval.variants import variants_of
+from tokenmerge.runtime.plain_text import shown_plainly
+from tokenmerge.runtime.tiny_random import build_tiny_random
 
 ESCAPES = ["../../out", "/etc/passwd", "..", ".", "a/../../b", "C:\\out", "~/out", "nul\x00", "%2e%2e%2f", "-rf", ""]
 ANYTHING = [b"[" * 100_000, b"9" * 1_000_001, b'{"a": 1}\n', b"[]\n", b"\x00\xff\n", b"null\n"]
@@ -191,7 +191,7 @@ def test_amounts_have_bounds(tmp_path: Path, table: str, key: str, value: Any) -
 
 
 def test_the_number_of_images_has_a_bound(tmp_path: Path) -> None:
-    from tokenmerge.evaluation.run import inputs_of
+    from tokenmerge.eval.run import inputs_of
 
     (tmp_path / "prompts.txt").write_text("a cat\n" * 1000)
     experiment = parse_experiment(values(ratios=[n / 200 for n in range(1, 100)]), tmp_path)

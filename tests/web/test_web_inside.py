@@ -11,12 +11,12 @@ from PIL import Image
 from small_requests import small
 
 from tokenmerge.api import denoisers_of
+from tokenmerge.engine.root import root_site_of
+from tokenmerge.methods.interfaces import Place
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.todo import ToDo
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.methods.tomesd import ToMeSD
-from tokenmerge.operators import Place
-from tokenmerge.root import root_site_of
 from tokenmerge.web import inside
 from tokenmerge.web.bounds import read
 from tokenmerge.web.recording import MergeView, record

@@ -13,8 +13,8 @@ import pytest
 from small_requests import small
 
 from tokenmerge.api import denoisers_of
+from tokenmerge.engine.root import root_site_of
 from tokenmerge.errors import ModelLoadError, NothingMergedError
-from tokenmerge.root import root_site_of
 from tokenmerge.web.bounds import read
 from tokenmerge.web.results import Run, export, figures, message, table
 from tokenmerge.web.runs import KEPT_UNMERGED, Cancelled, Studio, Watch, sentence_of

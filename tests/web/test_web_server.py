@@ -13,7 +13,7 @@ import torch
 
 from tokenmerge.cli.main import main
 from tokenmerge.errors import UsageError
-from tokenmerge.pipelines import LoadedPipeline
+from tokenmerge.runtime.pipelines import LoadedPipeline
 from tokenmerge.web.runs import Studio
 from tokenmerge.web.server import LOCAL, ServeOptions, serving
 

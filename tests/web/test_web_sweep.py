@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_requests import small
 
-from tokenmerge.fidelity import fidelity
+from tokenmerge.runtime.fidelity import fidelity
 from tokenmerge.web.bounds import read, read_sweep
 from tokenmerge.web.runs import Cancelled, Watch
 from tokenmerge.web.sweep import draw_grid, draw_quality_against_time, sweep

@@ -11,8 +11,8 @@ import pytest
 
 from tokenmerge.cli.main import main
 from tokenmerge.errors import UsageError
-from tokenmerge.generation import Picture, check_picture, guidance_arguments
-from tokenmerge.pipelines import load_pipeline
+from tokenmerge.runtime.generation import Picture, check_picture, guidance_arguments
+from tokenmerge.runtime.pipelines import load_pipeline
 
 EXPERIMENT = """
 name = "flux"

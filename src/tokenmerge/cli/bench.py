@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tokenmerge.benchmark.result import Kind
-    from tokenmerge.benchmark.session import MakeTrials
+    from tokenmerge.bench.result import Kind
+    from tokenmerge.bench.session import MakeTrials
 
 DESCRIPTION = """\
 Times merging methods on a model of full size with random weights; nothing is downloaded.
@@ -131,10 +131,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_model(args: argparse.Namespace) -> int:
-    from tokenmerge.benchmark.contenders import check_methods
-    from tokenmerge.benchmark.model_bench import model_trials
-    from tokenmerge.benchmark.options import fractions, joined, place_and_precision, whole_numbers
-    from tokenmerge.benchmark.subject import default_size, load_model, subject_of
+    from tokenmerge.bench.contenders import check_methods
+    from tokenmerge.bench.model_bench import model_trials
+    from tokenmerge.bench.options import fractions, joined, place_and_precision, whole_numbers
+    from tokenmerge.bench.subject import default_size, load_model, subject_of
     from tokenmerge.cli.options import read_settings
 
     ratios = fractions("--ratios", args.ratios)
@@ -177,9 +177,9 @@ def _run_model(args: argparse.Namespace) -> int:
 
 
 def _run_ops(args: argparse.Namespace) -> int:
-    from tokenmerge.benchmark.contenders import PACKAGE, check_methods
-    from tokenmerge.benchmark.ops import operation_trials
-    from tokenmerge.benchmark.options import fractions, joined, place_and_precision, whole_numbers
+    from tokenmerge.bench.contenders import PACKAGE, check_methods
+    from tokenmerge.bench.ops import operation_trials
+    from tokenmerge.bench.options import fractions, joined, place_and_precision, whole_numbers
 
     ratios = fractions("--ratios", args.ratios)
     check_methods([PACKAGE], ratios)
@@ -197,10 +197,10 @@ def _run_ops(args: argparse.Namespace) -> int:
 
 
 def _run_scaling(args: argparse.Namespace) -> int:
-    from tokenmerge.benchmark.contenders import check_methods
-    from tokenmerge.benchmark.one_block import PIXELS_A_TOKEN, build_one_block
-    from tokenmerge.benchmark.options import fractions, joined, listed, place_and_precision
-    from tokenmerge.benchmark.scaling import scaling_trials
+    from tokenmerge.bench.contenders import check_methods
+    from tokenmerge.bench.one_block import PIXELS_A_TOKEN, build_one_block
+    from tokenmerge.bench.options import fractions, joined, listed, place_and_precision
+    from tokenmerge.bench.scaling import scaling_trials
 
     ratios = fractions("--ratios", args.ratios)
     methods = _methods(args.methods or ",".join(SCALING_METHODS))
@@ -223,8 +223,8 @@ def _run_scaling(args: argparse.Namespace) -> int:
 
 
 def _run_table(args: argparse.Namespace) -> int:
-    from tokenmerge.benchmark.readme import MARK, full_text, load_results, summary_text
-    from tokenmerge.marked import update
+    from tokenmerge.bench.readme import MARK, full_text, load_results, summary_text
+    from tokenmerge.runtime.marked import update
 
     results = load_results(args.results)
     targets = ((args.readme, summary_text), (args.results / "README.md", full_text))
@@ -246,11 +246,11 @@ def _measure(
     make_trials: MakeTrials,
 ) -> int:
     """Run trials to a result, and show it."""
-    from tokenmerge.benchmark.machine import pinned_threads
-    from tokenmerge.benchmark.options import full_command
-    from tokenmerge.benchmark.plots import plot
-    from tokenmerge.benchmark.session import Output, run_session
-    from tokenmerge.benchmark.tables import machine_line, table_of, title_of
+    from tokenmerge.bench.machine import pinned_threads
+    from tokenmerge.bench.options import full_command
+    from tokenmerge.bench.plots import plot
+    from tokenmerge.bench.session import Output, run_session
+    from tokenmerge.bench.tables import machine_line, table_of, title_of
 
     settings |= {
         "batch": args.batch,
@@ -288,16 +288,16 @@ def _height_and_width(text: str) -> tuple[int, int]:
 
 def _methods(text: str) -> list[str]:
     """The methods named, and the plain model in any case: everything is measured against it."""
-    from tokenmerge.benchmark.contenders import NONE
-    from tokenmerge.benchmark.options import listed
+    from tokenmerge.bench.contenders import NONE
+    from tokenmerge.bench.options import listed
 
     methods = listed(text)
     return methods if NONE in methods else [NONE, *methods]
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    from tokenmerge.benchmark.plots import require_plotting
-    from tokenmerge.benchmark.session import Output
+    from tokenmerge.bench.plots import require_plotting
+    from tokenmerge.bench.session import Output
 
     Output(args.out, args.resume, args.overwrite).check()
     if args.plot is not None:
@@ -306,8 +306,8 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 def _without_unfit_package(methods: list[str], model: nn.Module) -> list[str]:
     """Of methods nobody asked for by name, the tomesd package may be left out, but not in silence."""
-    from tokenmerge.benchmark.contenders import PACKAGE
-    from tokenmerge.benchmark.tomesd_package import why_not
+    from tokenmerge.bench.contenders import PACKAGE
+    from tokenmerge.bench.tomesd_package import why_not
 
     reason = why_not(model)
     if reason is None:

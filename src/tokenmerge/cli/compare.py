@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.cli import options
+from tokenmerge.config.ratio import ratio_text, stored_ratio
 from tokenmerge.methods.named import ratio_field
-from tokenmerge.plain_text import shown_plainly
-from tokenmerge.ratio import ratio_text, stored_ratio
+from tokenmerge.runtime.plain_text import shown_plainly
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from tokenmerge.config import MergeConfig
-    from tokenmerge.explanation import Explanation
-    from tokenmerge.generation import Picture
-    from tokenmerge.pipelines import LoadedPipeline
+    from tokenmerge.config.base import MergeConfig
+    from tokenmerge.report.explanation import Explanation
+    from tokenmerge.runtime.generation import Picture
+    from tokenmerge.runtime.pipelines import LoadedPipeline
 
 MOST_REPEATS = 100
 WARM_UP_STEPS = 2
@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
     folder = writable_folder(args.out)
 
-    from tokenmerge.fidelity import fidelity
-    from tokenmerge.generation import check_picture
-    from tokenmerge.pipelines import load_pipeline
+    from tokenmerge.runtime.fidelity import fidelity
+    from tokenmerge.runtime.generation import check_picture
+    from tokenmerge.runtime.pipelines import load_pipeline
 
     loaded = load_pipeline(args.model, args.device, args.dtype, args.allow_pickle)
     print_notice(loaded)
@@ -110,7 +110,7 @@ class Pair:
 def _draw_pair(loaded: LoadedPipeline, picture: Picture, config: MergeConfig, keep: Image | None, repeats: int) -> Pair:
     """Warm up, then draw unmerged and merged in turn, so that a noisy machine hits both alike."""
     from tokenmerge.api import merged
-    from tokenmerge.generation import draw
+    from tokenmerge.runtime.generation import draw
 
     short = replace(picture, steps=min(WARM_UP_STEPS, picture.steps))
     with merged(loaded.pipe, config, keep):  # first, so that a config that does not suit the model fails soon

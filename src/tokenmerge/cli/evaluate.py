@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmerge.cli.options import add_pickle_option
 from tokenmerge.errors import UsageError
-from tokenmerge.plain_text import shown_plainly
+from tokenmerge.runtime.plain_text import shown_plainly
 
 if TYPE_CHECKING:
-    from tokenmerge.evaluation.engine import Engine
-    from tokenmerge.evaluation.experiment import Experiment
+    from tokenmerge.eval.engine import Engine
+    from tokenmerge.eval.experiment import Experiment
 
 DESCRIPTION = """\
 Makes the same prompt-seed pairs with every variant of an experiment and with none, measures quality and time, and
@@ -70,9 +70,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     _require_packages()
 
-    from tokenmerge.evaluation.experiment import read_experiment
-    from tokenmerge.evaluation.run import evaluate
-    from tokenmerge.evaluation.tables import tables_of
+    from tokenmerge.eval.experiment import read_experiment
+    from tokenmerge.eval.run import evaluate
+    from tokenmerge.eval.tables import tables_of
 
     if args.engine != "ray" and (args.address or args.workers):
         raise UsageError("--address and --workers belong to a cluster: add --engine ray, or leave them out.")
@@ -97,7 +97,7 @@ def _require_packages() -> None:
 
 def _with_overrides(experiment: Experiment, args: argparse.Namespace) -> Experiment:
     from tokenmerge.cli.options import read_size, read_whole
-    from tokenmerge.generation import MOST_STEPS
+    from tokenmerge.runtime.generation import MOST_STEPS
 
     model, prompts, image, metrics = experiment.model, experiment.prompts, experiment.image, experiment.metrics
     if args.model:
@@ -130,7 +130,7 @@ def _with_variant(experiment: Experiment, file: Path) -> Experiment:
     Options that the method has anyway are left out: toml has no word for None, so not all could be written down.
     """
     from tokenmerge.cli.options import read_config
-    from tokenmerge.evaluation.experiment import VariantChoice
+    from tokenmerge.eval.experiment import VariantChoice
     from tokenmerge.methods.named import METHODS
 
     values = read_config(str(file)).to_dict()
@@ -149,11 +149,11 @@ def _with_variant(experiment: Experiment, file: Path) -> Experiment:
 def _engine(experiment: Experiment, args: argparse.Namespace) -> Engine:
     if args.engine == "ray":
         from tokenmerge.cli.options import read_whole
-        from tokenmerge.evaluation.ray_engine import RayEngine
+        from tokenmerge.eval.ray_engine import RayEngine
 
         workers = None if args.workers is None else read_whole("--workers", args.workers, 1, 10_000)
         return RayEngine(experiment, args.address, workers, args.allow_pickle)
-    from tokenmerge.evaluation.engine import LocalEngine
-    from tokenmerge.evaluation.loading import load_maker
+    from tokenmerge.eval.engine import LocalEngine
+    from tokenmerge.eval.loading import load_maker
 
     return LocalEngine(experiment, partial(load_maker, allow_pickle=args.allow_pickle))

@@ -7,8 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tokenmerge.architectures import ARCHITECTURES
 from tokenmerge.cli import options
+from tokenmerge.models.published import ARCHITECTURES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
     batch = options.read_whole("--batch", args.batch, 1, LARGEST_BATCH)
 
     from tokenmerge.api import apply
-    from tokenmerge.benchmark.break_even import worthwhile
-    from tokenmerge.explain import native_size
-    from tokenmerge.generation import MOST_STEPS
-    from tokenmerge.pipelines import load_denoiser_on_meta
+    from tokenmerge.autotune.break_even import worthwhile
+    from tokenmerge.report.explain import native_size
+    from tokenmerge.runtime.generation import MOST_STEPS
+    from tokenmerge.runtime.pipelines import load_denoiser_on_meta
 
     steps = None if args.steps is None else options.read_whole("--steps", args.steps, 1, MOST_STEPS)
     model = _with_weights(args.model) if args.measure else load_denoiser_on_meta(args.model)
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_weights(name: str | None) -> nn.Module:
     from tokenmerge.api import denoisers_of
-    from tokenmerge.benchmark.subject import load_model
-    from tokenmerge.pipelines import load_pipeline, pick_device, pick_dtype
+    from tokenmerge.bench.subject import load_model
+    from tokenmerge.runtime.pipelines import load_pipeline, pick_device, pick_dtype
 
     if name in ARCHITECTURES:
         device = pick_device(None)

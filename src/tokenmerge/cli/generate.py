@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from typing import Any
 
 from tokenmerge.cli import options
+from tokenmerge.config.ratio import ratio_text
 from tokenmerge.errors import UsageError
 from tokenmerge.methods.named import ratio_field
-from tokenmerge.ratio import ratio_text
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     file = writable_image(args.out)
 
     from tokenmerge.api import merged
-    from tokenmerge.generation import check_picture, draw
-    from tokenmerge.pipelines import load_pipeline
+    from tokenmerge.runtime.generation import check_picture, draw
+    from tokenmerge.runtime.pipelines import load_pipeline
 
     loaded = load_pipeline(args.model, args.device, args.dtype, args.allow_pickle)
     print_notice(loaded)

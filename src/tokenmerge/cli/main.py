@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from tokenmerge.errors import TokenMergeError, UsageError
-from tokenmerge.plain_text import shown_plainly
+from tokenmerge.runtime.plain_text import shown_plainly
 
 COMMANDS = (
     "tokenmerge.cli.generate",

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenmerge.config import MergeConfig
+from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import ConfigError, UsageError
-from tokenmerge.generation import LARGEST_SEED, LARGEST_SIDE, LATENT, MOST_STEPS, Picture, check_size
 from tokenmerge.methods.named import METHODS, named_config
+from tokenmerge.runtime.generation import LARGEST_SEED, LARGEST_SIDE, LATENT, MOST_STEPS, Picture, check_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from tokenmerge.config import MergeConfig
-from tokenmerge.evaluation.prompts import prompt_fits
-from tokenmerge.generation import Picture
-from tokenmerge.pipelines import LoadedPipeline
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.eval.prompts import prompt_fits
+from tokenmerge.runtime.generation import Picture
+from tokenmerge.runtime.pipelines import LoadedPipeline
 
 
 def print_notice(loaded: LoadedPipeline) -> None:

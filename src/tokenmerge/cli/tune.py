@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--out is {args.out!r}, a folder: give a file, such as config.json.")
         writable_folder(file.parent)
 
-    from tokenmerge.generation import Picture, check_picture, guidance_arguments
-    from tokenmerge.pipelines import load_pipeline
-    from tokenmerge.tuning import tune
+    from tokenmerge.autotune.tune import tune
+    from tokenmerge.runtime.generation import Picture, check_picture, guidance_arguments
+    from tokenmerge.runtime.pipelines import load_pipeline
 
     loaded = load_pipeline(args.model, args.device, args.dtype, args.allow_pickle)
     print_notice(loaded)

@@ -12,12 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tokenmerge.config.ratio import Ratio
 from tokenmerge.errors import ConfigError
+from tokenmerge.methods.interfaces import Layout, Operators, Place
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.methods.toma_plan import destinations_of, keys_of
-from tokenmerge.operators import Layout, Operators, Place
-from tokenmerge.ratio import Ratio
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmerge.config import MergeConfig
+from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.todo import ToDo

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tokenmerge.checks import store_tuple
-from tokenmerge.config import MergeConfig
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.checks import store_tuple
+from tokenmerge.config.ratio import Ratio, is_number
 from tokenmerge.errors import ConfigError
-from tokenmerge.operators import CannotMerge, Layout, Operators, Place
+from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
 from tokenmerge.ops.pooling import Pooling, nearest_pooling, pooled_grid
-from tokenmerge.ratio import Ratio, is_number
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenmerge.checks import check_whole, store_tuple
+from tokenmerge.config.checks import check_whole, store_tuple
+from tokenmerge.config.ratio import is_number
 from tokenmerge.errors import ConfigError
+from tokenmerge.methods.interfaces import Place
 from tokenmerge.methods.matched import MatchedOperator
 from tokenmerge.methods.tomesd import ToMeSD
-from tokenmerge.operators import Place
 from tokenmerge.ops.bipartite import Matching, merge_by_mlerp, merge_by_pruning
-from tokenmerge.ratio import is_number
 
 
 @dataclass(frozen=True, kw_only=True)

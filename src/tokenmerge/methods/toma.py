@@ -10,14 +10,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from tokenmerge.checks import check_choice, check_whole, store_tuple
-from tokenmerge.config import LEARNS_ABOVE, MergeConfig, Scope
+from tokenmerge.config.base import LEARNS_ABOVE, MergeConfig, Scope
+from tokenmerge.config.checks import check_choice, check_whole, store_tuple
+from tokenmerge.config.ratio import Ratio, goes_below, is_number, is_ratio, stored_ratio, varies
 from tokenmerge.errors import ConfigError
+from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
 from tokenmerge.methods.toma_plan import make_plan
-from tokenmerge.operators import CannotMerge, Layout, Operators, Place
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
-from tokenmerge.ratio import Ratio, goes_below, is_number, is_ratio, stored_ratio, varies
 
 LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 # One step in so many runs whole, where detail_every is None: fewer where it tells exactly what merging loses.

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokenmerge.errors import ConfigError
+from tokenmerge.methods.interfaces import Layout, Operators, Place
 from tokenmerge.methods.linear import LinearOperator, PickedOperator
 from tokenmerge.methods.pooled import pooled_operator
-from tokenmerge.operators import Layout, Operators, Place
 from tokenmerge.ops.attention_merge import (
     assignment_weights,
     merge_matrix,

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokenmerge.checks import check_flag, check_whole
-from tokenmerge.config import MergeConfig, Share
+from tokenmerge.config.base import MergeConfig, Share
+from tokenmerge.config.checks import check_flag, check_whole
+from tokenmerge.config.ratio import largest
 from tokenmerge.errors import ConfigError
+from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
 from tokenmerge.methods.matched import MatchedOperator
-from tokenmerge.operators import CannotMerge, Layout, Operators, Place
 from tokenmerge.ops.bipartite import Matching, count_destinations, match_tokens, merge_by_mean, split_tokens
 from tokenmerge.ops.similarity import unit_tokens
-from tokenmerge.ratio import largest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.hooked import argument_names
+from tokenmerge.engine.hooked import argument_names
 from tokenmerge.models.base import (
     Block,
     Call,

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmerge.config import MergeConfig
+from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import UsageError
-from tokenmerge.generation import LARGEST_SEED, LATENT, Picture, check_size
 from tokenmerge.methods.named import METHODS, named_config
+from tokenmerge.runtime.generation import LARGEST_SEED, LATENT, Picture, check_size
 
 LONGEST_PROMPT = 1000
 MOST_STEPS = 100

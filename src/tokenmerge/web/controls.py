@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from tokenmerge.methods.named import METHODS
-from tokenmerge.pipelines import TINY_RANDOM, default_model
+from tokenmerge.runtime.pipelines import TINY_RANDOM, default_model
 from tokenmerge.web import bounds, words
 from tokenmerge.zoo import list_models
 from tokenmerge.zoo.folders import GUIDANCE, NAMES

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from typing import Any
 
-from tokenmerge.config import MergeConfig
+from tokenmerge.config.base import MergeConfig
 from tokenmerge.methods.named import named_config
 from tokenmerge.web.bounds import Request
 
@@ -23,7 +23,7 @@ def as_python(request: Request, guidance: dict[str, Any]) -> str:
     return (
         "import torch\n\n"
         "import tokenmerge as tm\n"
-        "from tokenmerge.pipelines import load_pipeline\n\n"
+        "from tokenmerge.runtime.pipelines import load_pipeline\n\n"
         f"pipe = load_pipeline({request.model!r}).pipe  # or a diffusers pipeline of your own\n"
         f"picture = dict(\n{given})\n"
         f"unmerged = pipe(**picture, {noise}).images[0]\n"

@@ -12,8 +12,8 @@ from typing import Any
 
 import gradio as gr
 
-from tokenmerge.evaluation.figures.clusters import short_name
-from tokenmerge.generation import Picture
+from tokenmerge.eval.figures.clusters import short_name
+from tokenmerge.runtime.generation import Picture
 from tokenmerge.web import bounds, equivalent, inside, sweep
 from tokenmerge.web.controls import restored
 from tokenmerge.web.recording import Recording, record

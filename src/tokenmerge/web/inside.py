@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from tokenmerge.evaluation.figures.clusters import in_colours_of, short_name
-from tokenmerge.evaluation.figures.drawing import COLOURS, new_figure, styled, to_svg
-from tokenmerge.evaluation.figures.overlap import INTERVAL
+from tokenmerge.eval.figures.clusters import in_colours_of, short_name
+from tokenmerge.eval.figures.drawing import COLOURS, new_figure, styled, to_svg
+from tokenmerge.eval.figures.overlap import INTERVAL
 from tokenmerge.web.recording import MergeView
 from tokenmerge.web.stages import STAGES
 

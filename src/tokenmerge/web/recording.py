@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tokenmerge.block_site import BlockSite
-from tokenmerge.evaluation.figures.clusters import CLUSTERS, chosen, kmeans
-from tokenmerge.evaluation.figures.overlap import overlaps, recorded_destinations
+from tokenmerge.engine.block_site import BlockSite
+from tokenmerge.engine.root import RootSite
+from tokenmerge.engine.stack_site import StackSite
+from tokenmerge.eval.figures.clusters import CLUSTERS, chosen, kmeans
+from tokenmerge.eval.figures.overlap import overlaps, recorded_destinations
+from tokenmerge.methods.interfaces import Operator
 from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.toma import ToMA
-from tokenmerge.operators import Operator
-from tokenmerge.root import RootSite
-from tokenmerge.stack_site import StackSite
 from tokenmerge.web.bounds import Request
 from tokenmerge.web.stages import stages_of, timed_merging
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.generation import Picture, check_picture, draw, guidance_arguments
-from tokenmerge.pipelines import LoadedPipeline, load_pipeline
+from tokenmerge.runtime.generation import Picture, check_picture, draw, guidance_arguments
+from tokenmerge.runtime.pipelines import LoadedPipeline, load_pipeline
 from tokenmerge.web.bounds import Request
 from tokenmerge.web.stages import timed_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from tokenmerge.config import MergeConfig
-    from tokenmerge.fidelity import Fidelity
+    from tokenmerge.config.base import MergeConfig
+    from tokenmerge.runtime.fidelity import Fidelity
 
 KEPT_UNMERGED = 8
 WARM_UP_STEPS = 1
@@ -124,7 +124,7 @@ class Studio:
 
     def compare(self, request: Request, watch: Watch) -> Comparison:
         """Both pictures; the unmerged one only if it was not drawn before."""
-        from tokenmerge.fidelity import fidelity
+        from tokenmerge.runtime.fidelity import fidelity
 
         with self._lock, _noting() as notes:
             loaded = self.load(request.model, watch)

@@ -104,7 +104,7 @@ def _environment(folder: str) -> Iterator[None]:
 
 def _load_meanwhile(studio: Studio, model: str | None) -> None:
     """Load the model while the page is being looked at; what goes wrong is said when the model is first used."""
-    from tokenmerge.pipelines import default_model
+    from tokenmerge.runtime.pipelines import default_model
 
     def load() -> None:
         with suppress(TokenMergeError):

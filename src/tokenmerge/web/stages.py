@@ -10,12 +10,12 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.api import denoisers_of
-from tokenmerge.benchmark.instrument import StagedConfig
-from tokenmerge.benchmark.timing import Stopwatch
-from tokenmerge.config import MergeConfig
+from tokenmerge.bench.instrument import StagedConfig
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.root import RootSite
 from tokenmerge.models import family_of
-from tokenmerge.pipelines import LoadedPipeline
-from tokenmerge.root import RootSite
+from tokenmerge.runtime.pipelines import LoadedPipeline
+from tokenmerge.runtime.timing import Stopwatch
 
 STAGES = ("selection", "weights", "merge", "unmerge", "attention", "MLP", "the rest")
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.evaluation.figures.drawing import look_of, new_figure, styled, to_svg
-from tokenmerge.evaluation.figures.grids import data_url
-from tokenmerge.fidelity import Fidelity, fidelity
-from tokenmerge.generation import Picture
+from tokenmerge.eval.figures.drawing import look_of, new_figure, styled, to_svg
+from tokenmerge.eval.figures.grids import data_url
 from tokenmerge.methods.named import named_config
+from tokenmerge.runtime.fidelity import Fidelity, fidelity
+from tokenmerge.runtime.generation import Picture
 from tokenmerge.web.runs import Shot, Watch, sentence_of
 
 if TYPE_CHECKING:

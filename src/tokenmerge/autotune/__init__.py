@@ -1,0 +1,1 @@
+"""Settings found by measuring: `tune` and `worthwhile`."""

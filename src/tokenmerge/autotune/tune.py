@@ -1,0 +1,279 @@
+"""tune(): the fastest config that keeps a quality budget on a handful of prompts."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tabulate import tabulate
+
+from tokenmerge.api import apply, denoisers_of, merged
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.ratio import is_number, ratio_text
+from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError, UnsupportedModelError
+from tokenmerge.methods.toma import ToMA
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Two equal images have no noise and an infinite ratio; a mean over pairs needs a number.
+PSNR_OF_EQUAL_IMAGES = 100.0
+RATIOS = (0.75, 0.5, 0.25)
+TILES = ((4, 4), 0.9375), ((2, 2), 0.75)  # of which one token is left, and whole steps tell what that loses
+
+
+class BudgetError(TokenMergeError, RuntimeError):
+    """No config keeps the budget; `trials` has all that were tried."""
+
+    def __init__(self, sentence: str, trials: tuple[Trial, ...]) -> None:
+        super().__init__(sentence)
+        self.trials = trials
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One config, on every prompt and seed."""
+
+    config: MergeConfig
+    work: float  # predicted multiply-adds, as a share of the unmerged model's
+    psnr: list[float] = field(default_factory=list)  # decibels to the unmerged image, one for each
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def mean_psnr(self) -> float:
+        return statistics.mean(self.psnr)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "config": self.config.to_dict(),
+            "work": self.work,
+            "mean_psnr": self.mean_psnr,
+            "psnr": self.psnr,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune` found. Print it, save it, or take its `config`."""
+
+    config: MergeConfig
+    min_psnr: float
+    trials: tuple[Trial, ...]  # from the one with the least work on; the last is the one that was chosen
+    unmerged_seconds: list[float]
+
+    @property
+    def speedup(self) -> float:
+        """Measured on these prompts: median time of the unmerged pipeline over that of the config."""
+        return statistics.median(self.unmerged_seconds) / statistics.median(self.trials[-1].seconds)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "config": self.config.to_dict(),
+            "min_psnr": self.min_psnr,
+            "speedup": self.speedup,
+            "unmerged_seconds": self.unmerged_seconds,
+            "trials": [trial.to_dict() for trial in self.trials],
+        }
+
+    def save(self, file: str | Path) -> None:
+        """Write the config as JSON; `MergeConfig.from_dict` and `--config` read it."""
+        Path(file).write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        return f"{table_of(self.trials, self.min_psnr)}\n\n{self.speedup:.2f}x, measured: {self.config!r}"
+
+
+def tune(
+    pipe: Any,
+    prompts: Sequence[str],
+    min_psnr: float = 30.0,
+    *,
+    seeds: Sequence[int] = (0,),
+    candidates: Sequence[MergeConfig] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Tuned:
+    """Try configs on your prompts, the one with the least work first, until one keeps the budget.
+
+    min_psnr: decibels to the unmerged image, on average over prompts and seeds. At 30 differences show side by side; at
+        40 they hardly do.
+    candidates: configs to choose from; None takes a ladder of ToMA that fits the model.
+    options: anything the pipeline's call takes, such as num_inference_steps, width, height and guidance_scale.
+
+    >>> found = tune(pipe, ["red apple", "old boat"], min_psnr=32, num_inference_steps=20)  # doctest: +SKIP
+    >>> found.save("config.json")  # doctest: +SKIP
+    """
+    pairs = _pairs(prompts, seeds)
+    if not is_number(min_psnr) or not 0 < min_psnr < PSNR_OF_EQUAL_IMAGES:
+        raise ConfigError(f"min_psnr is {min_psnr!r}: it takes decibels above 0 and below 100, such as 30.")
+    tried: list[Trial] = []
+    with _quiet(pipe), _bar(progress) as bar:
+        ladder = _ladder(pipe, candidates, options, bar)
+        bar.reset(len(pairs) * (1 + len(ladder)))
+        bar.set_description("unmerged")
+        _draw(pipe, pairs[0], {**options, "num_inference_steps": 1})  # the first call finds everything cold
+        unmerged = [_timed(pipe, pair, options, bar) for pair in pairs]
+        for config, work in ladder:
+            bar.set_description(_short(config))
+            trial = _try(pipe, config, work, pairs, options, [image for image, _ in unmerged], bar)
+            if trial is None:
+                continue
+            tried.append(trial)
+            if trial.mean_psnr >= min_psnr:
+                return Tuned(config, min_psnr, tuple(tried), [seconds for _, seconds in unmerged])
+    if not tried:
+        raise BudgetError("every candidate runs pictures of so few steps whole: take more steps, or give others.", ())
+    nearest = max(tried, key=lambda trial: trial.mean_psnr)
+    raise BudgetError(
+        f"none of {len(tried)} configs keeps {min_psnr:g} dB: the nearest is {_short(nearest.config)} with "
+        f"{nearest.mean_psnr:.1f} dB. Lower min_psnr, or give milder candidates.",
+        tuple(tried),
+    )
+
+
+def default_ladder() -> list[MergeConfig]:
+    """ToMA from fast to mild: one token a tile, all steps once per stack, with detail, self-attention or keys alone."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"scope": "stack", "detail_every": 0},
+        {},
+        {"detail_every": 2},
+        {"parts": ("self",)},
+    )
+    keys = (ToMA(ratio=0, kv_ratio=ratio, parts=("self",)) for ratio in RATIOS)
+    most = (ToMA(tile=tile, ratio=ratio, detail_every=every) for tile, ratio in TILES for every in (None, 2))
+    return [*most, *(ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds), *keys]
+
+
+def table_of(trials: Sequence[Trial], min_psnr: float) -> str:
+    """A row for each config that was tried."""
+    rows = [
+        (
+            _short(trial.config),
+            f"{trial.work:.0%}",
+            f"{statistics.median(trial.seconds):.2f}",
+            f"{trial.mean_psnr:.1f}",
+            f"{min(trial.psnr):.1f}",
+            "yes" if trial.mean_psnr >= min_psnr else "no",
+        )
+        for trial in trials
+    ]
+    headers = ["config", "multiply-adds", "median s", "mean dB", "worst dB", f"keeps {min_psnr:g} dB"]
+    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+
+
+Pair = tuple[str, int]
+
+
+def _pairs(prompts: Sequence[str], seeds: Sequence[int]) -> list[Pair]:
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    pairs = [(prompt, seed) for prompt in prompts for seed in seeds]
+    if not pairs:
+        raise ConfigError("there is no prompt, or no seed: give a handful of prompts like those you will draw.")
+    return pairs
+
+
+def _ladder(
+    pipe: Any, candidates: Sequence[MergeConfig] | None, options: dict[str, Any], bar: Any
+) -> list[tuple[MergeConfig, float]]:
+    """Configs with the share of work they leave, the least first."""
+    given = candidates is not None
+    configs = list(candidates) if candidates is not None else default_ladder()
+    bar.reset(len(configs))
+    bar.set_description("counting work")
+    ladder = []
+    for config in configs:
+        bar.update()
+        try:
+            ladder.append((config, _work(pipe, config, options)))
+        except (ConfigError, NothingMergedError):
+            # A ladder for every model has rungs that do not fit this one; a rung of the user's own has to.
+            if given:
+                raise
+    if not ladder:
+        raise ConfigError(
+            "there is no candidate that fits this model at this size: give candidates, or a larger image."
+        )
+    return sorted(ladder, key=lambda rung: rung[1])
+
+
+def _work(pipe: Any, config: MergeConfig, options: dict[str, Any]) -> float:
+    size = (options["height"], options["width"]) if "height" in options and "width" in options else None
+    steps = options.get("num_inference_steps")
+    handle = apply(pipe, config)
+    try:
+        counted = [model.multiply_adds for model in handle.explain(size=size, steps=steps).models]
+    finally:
+        handle.remove()
+    return sum(work.average for work in counted) / sum(work.unmerged for work in counted)
+
+
+def _try(
+    pipe: Any, config: MergeConfig, work: float, pairs: list[Pair], options: Any, unmerged: list[Image], bar: Any
+) -> Trial | None:
+    """A config on every pair; None where the pictures have so few steps that it runs them whole."""
+    from tokenmerge.runtime.fidelity import fidelity
+
+    trial = Trial(config, work)
+    with merged(pipe, config) as handle:
+        for pair, image in zip(pairs, unmerged, strict=True):
+            handle.reset()
+            made, seconds = _timed(pipe, pair, options, bar)
+            psnr = fidelity(image, made).psnr
+            trial.psnr.append(PSNR_OF_EQUAL_IMAGES if psnr is None else min(psnr, PSNR_OF_EQUAL_IMAGES))
+            trial.seconds.append(seconds)
+        return trial if any(root.merged_calls for root in handle._roots) else None
+
+
+def _timed(pipe: Any, pair: Pair, options: dict[str, Any], bar: Any) -> tuple[Image, float]:
+    started = time.perf_counter()
+    image = _draw(pipe, pair, options)  # pixels on the CPU, so the device has finished
+    bar.update()
+    return image, time.perf_counter() - started
+
+
+def _draw(pipe: Any, pair: Pair, options: dict[str, Any]) -> Image:
+    prompt, seed = pair
+    # On the CPU, so that a seed stands for the same noise wherever the model runs.
+    image: Image = pipe(prompt=prompt, generator=torch.Generator("cpu").manual_seed(seed), **options).images[0]
+    return image
+
+
+@contextmanager
+def _quiet(pipe: Any) -> Iterator[None]:
+    """One bar is enough: the pipeline's own is put back as it was."""
+    denoisers_of(pipe)  # says in a sentence what is neither a pipeline nor a model
+    if not hasattr(pipe, "set_progress_bar_config"):
+        raise UnsupportedModelError(f"{type(pipe).__name__} draws no pictures by itself: give the pipeline it is in.")
+    before = getattr(pipe, "_progress_bar_config", None)
+    pipe.set_progress_bar_config(disable=True)
+    try:
+        yield
+    finally:
+        pipe.set_progress_bar_config(**(before or {}))
+
+
+@contextmanager
+def _bar(shown: bool) -> Iterator[Any]:
+    from tqdm import tqdm
+
+    with tqdm(leave=False, disable=not shown) as bar:
+        yield bar
+
+
+def _short(config: MergeConfig) -> str:
+    """The method, its ratio, and what else is not as it comes."""
+    plain = type(config)()
+    told = {"ratio": ratio_text(config.ratio)}
+    for name, value in vars(config).items():
+        if name != "ratio" and value != getattr(plain, name):
+            told[name] = repr(value)
+    return f"{type(config).__name__}({', '.join(f'{name}={value}' for name, value in told.items())})"

@@ -1,0 +1,1 @@
+"""What a user can ask for: options, their values and their checks."""

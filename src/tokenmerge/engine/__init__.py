@@ -1,0 +1,1 @@
+"""Merging as it runs: hooks on a model, and what they decide."""

@@ -1,0 +1,49 @@
+"""Figures that look inside the model while it makes one image: k-means of hidden states, overlap of destinations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenmerge.eval.experiment import Experiment
+from tokenmerge.eval.figures.clusters import draw_clusters, recorded_hidden_states
+from tokenmerge.eval.figures.overlap import draw_overlaps, overlaps, recorded_destinations
+from tokenmerge.eval.loading import load_maker
+from tokenmerge.eval.pairs import Pair
+from tokenmerge.eval.variants import variants_of
+from tokenmerge.methods.toma import ToMA
+
+CLUSTERS = "hidden-states"
+OVERLAP = "destinations"
+
+
+def internal_figures(
+    experiment: Experiment, kept: Path, pair: Pair, allow_pickle: bool = False
+) -> dict[str, tuple[str, str | None]]:
+    """The figures that the experiment asks for, made of its first pair; those in the folder are not made again."""
+    captions = {}
+    if experiment.figures.hidden_states:
+        captions[CLUSTERS] = f"k-means of hidden states in the image's colours, over blocks and steps: {pair.prompt}"
+    if experiment.figures.destinations:
+        captions[OVERLAP] = "Destinations that a step shares with the first step of its interval, per block"
+    drawn: dict[str, tuple[str, str | None]] = {}
+    for name, caption in captions.items():
+        file = kept / f"{name}.svg"
+        drawn[name] = (caption, file.read_text(encoding="utf-8") if file.exists() else None)
+    if all(svg is not None for _, svg in drawn.values()):
+        return drawn
+    maker = load_maker(experiment, allow_pickle)
+    if CLUSTERS in drawn and drawn[CLUSTERS][1] is None:
+        with recorded_hidden_states(maker.pipeline, experiment.image.steps) as states:
+            image = maker.draw(pair, experiment.image.steps)
+        drawn[CLUSTERS] = (captions[CLUSTERS], draw_clusters(states, image))
+    if OVERLAP in drawn and drawn[OVERLAP][1] is None:
+        with recorded_destinations(maker.pipeline, _toma_of(experiment)) as picks:
+            maker.draw(pair, experiment.image.steps)
+        drawn[OVERLAP] = (captions[OVERLAP], draw_overlaps(overlaps(picks)))
+    return drawn
+
+
+def _toma_of(experiment: Experiment) -> ToMA:
+    """The first ToMA of the experiment, or ToMA as it comes."""
+    configs = [variant.config for variant in variants_of(experiment)]
+    return next((config for config in configs if type(config) is ToMA), ToMA())

@@ -1,0 +1,141 @@
+"""One image: made, timed and encoded with all that is needed to make it again."""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from PIL import Image, PngImagePlugin
+
+from tokenmerge.api import merged
+from tokenmerge.errors import TokenMergeError
+from tokenmerge.eval.experiment import Experiment
+from tokenmerge.eval.pairs import Pair
+from tokenmerge.eval.prompts import cut_prompt, prompt_fits
+from tokenmerge.eval.variants import Variant
+from tokenmerge.runtime.generation import guidance_arguments
+
+METADATA_KEY = "tokenmerge"
+
+
+@dataclass(frozen=True)
+class Picture:
+    png: bytes
+    seconds: float
+    worker: str
+    versions: dict[str, str]
+
+
+class PictureMaker:
+    """Holds a model and makes any variant's image of any pair; no image depends on those made before it."""
+
+    def __init__(self, experiment: Experiment, pipeline: Any) -> None:
+        self.experiment = experiment
+        self.pipeline = pipeline
+        self.device = torch.device(getattr(pipeline, "device", "cpu"))
+        self._warm: set[str] = set()
+        if experiment.model.threads:
+            # Sums depend on how they are split: the same threads, the same bits.
+            torch.set_num_threads(experiment.model.threads)
+        torch.backends.cudnn.deterministic = True
+        if hasattr(pipeline, "set_progress_bar_config"):
+            pipeline.set_progress_bar_config(disable=True)
+        if getattr(pipeline, "safety_checker", None) is not None:
+            pipeline.safety_checker = None  # a blackened image cannot be compared with anything
+
+    def cut(self, prompts: list[str]) -> list[str]:
+        fits = prompt_fits(self.pipeline)
+        return [cut_prompt(prompt, fits) for prompt in prompts]
+
+    def make(self, variant: Variant, pair: Pair) -> Picture:
+        try:
+            with merged(self.pipeline, variant.config) if variant.config else nullcontext():
+                self._warm_up(variant, pair)
+            # Applied afresh, so that nothing of the warm-up's plan is left.
+            with merged(self.pipeline, variant.config) if variant.config else nullcontext():
+                image, seconds = self._timed(pair, self.experiment.image.steps)
+        except TokenMergeError as error:
+            raise type(error)(f"variant {variant.label}: {error}") from error
+        return Picture(self._encoded(image, variant, pair), seconds, self._worker(), library_versions())
+
+    def draw(self, pair: Pair, steps: int) -> Image.Image:
+        """An image of a pair with whatever is applied to the pipeline, neither timed nor kept."""
+        return self._timed(pair, steps)[0]
+
+    def _warm_up(self, variant: Variant, pair: Pair) -> None:
+        """The first calls of a variant in a process find cold caches and compile kernels: they are not timed."""
+        if variant.key in self._warm:
+            return
+        timing = self.experiment.timing
+        for _ in range(timing.warmup):
+            self._timed(pair, min(timing.warmup_steps, self.experiment.image.steps))
+        self._warm.add(variant.key)
+
+    def _timed(self, pair: Pair, steps: int) -> tuple[Image.Image, float]:
+        choice = self.experiment.image
+        # Noise from the CPU's generator is the same whatever device denoises it.
+        generator = torch.Generator().manual_seed(pair.seed)
+        guidance = guidance_arguments(self.pipeline, choice.guidance)
+        self._synchronize()
+        begin = time.perf_counter()
+        image = self.pipeline(
+            prompt=pair.prompt,
+            width=choice.width,
+            height=choice.height,
+            num_inference_steps=steps,
+            generator=generator,
+            **guidance,
+        ).images[0]
+        self._synchronize()
+        return image, time.perf_counter() - begin
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
+
+    def _encoded(self, image: Image.Image, variant: Variant, pair: Pair) -> bytes:
+        choice = self.experiment.image
+        made_from = {
+            "prompt": pair.prompt,
+            "seed": pair.seed,
+            "variant": variant.name,
+            "ratio": variant.ratio,
+            "config": variant.config_dict(),
+            "model": self.experiment.model.name,
+            "dtype": self.experiment.model.dtype,
+            "width": choice.width,
+            "height": choice.height,
+            "steps": choice.steps,
+            "guidance": choice.guidance,
+        }
+        metadata = PngImagePlugin.PngInfo()
+        metadata.add_itxt(METADATA_KEY, json.dumps(made_from, ensure_ascii=False))
+        buffer = io.BytesIO()
+        image.save(buffer, format="PNG", pnginfo=metadata)
+        return buffer.getvalue()
+
+    def _worker(self) -> str:
+        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
+        return f"{platform.node()} {device}, {torch.get_num_threads()} threads"
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """What an image may depend on."""
+    versions = {"python": platform.python_version()}
+    for package in ("tokenmerge", "torch", "diffusers", "transformers"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions

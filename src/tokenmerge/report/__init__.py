@@ -1,0 +1,1 @@
+"""What `explain()` and the support table show."""

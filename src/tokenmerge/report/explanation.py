@@ -1,0 +1,170 @@
+"""What explain() gives: the report and how it reads."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from tokenmerge.autotune.worthwhile import Timing, table_of
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.ratio import ratio_text
+
+
+@dataclass(frozen=True)
+class StackReport:
+    """What becomes of one stack of blocks; of those with one ratio, where they differ, and of a part of the steps."""
+
+    name: str
+    blocks: list[str]  # those that merge
+    skipped: int
+    parts: list[str]
+    grid: tuple[int, ...]
+    tokens: int
+    kept: int
+    kept_keys: int
+    note: str  # why nothing is merged, or what could not be done
+    during: str = ""  # which part of the generation, where the ratio changes over it
+
+
+@dataclass(frozen=True)
+class MultiplyAdds:
+    """Multiply-adds of one call of the model; where the ratio changes over the steps, on average over them."""
+
+    unmerged: int
+    steady: int  # a call that reuses its plan
+    weights: int  # one that makes new weights
+    select: int  # one that makes new destinations and weights
+    whole: int  # one that runs whole, because of detail_every or merge_every
+    average: float  # over the schedule, with the steps that run whole
+
+    @property
+    def saving(self) -> float:
+        """Fraction of all multiply-adds saved, on average over the schedule."""
+        return 1 - self.average / self.unmerged
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was counted while the model ran."""
+
+    calls: int
+    whole: int  # of them, those that ran whole
+    selections: int
+    weightings: int
+    tokens_seen: dict[str, int]  # block.part -> tokens it ran on in the last call, or queries that it was asked
+    held: int  # bytes of what is remembered from earlier steps
+
+    def __str__(self) -> str:
+        told = [f"{self.calls} call{'' if self.calls == 1 else 's'}"]
+        if self.whole:
+            told.append(f"{self.whole} of them whole")
+        if self.weightings:
+            told.append(f"destinations selected {self.selections} times, weights made {self.weightings} times")
+        if self.held:
+            told.append(f"{self.held / 1e6:,.1f} MB held from earlier steps")
+        return ", ".join(told)
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """One model of the pipeline."""
+
+    model: str
+    stacks: list[StackReport]
+    multiply_adds: MultiplyAdds
+    attention: str  # what merging does to the attention kernel; "" where it takes the one it always takes
+    measured: Measured | None
+    steps: int | None = None  # of the picture that multiply-adds are averaged over; None: many
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Print it, or take `to_dict()`."""
+
+    config: MergeConfig
+    models: list[ModelReport]
+    timings: tuple[Timing, ...] = ()  # of one block each way, where the config rests on them
+
+    def to_dict(self) -> dict[str, Any]:
+        models = [asdict(model) for model in self.models]
+        for plain, model in zip(models, self.models, strict=True):
+            plain["multiply_adds"]["saving"] = model.multiply_adds.saving
+        explained = {"config": _printable(self.config), "models": models}
+        return explained | ({"timings": [timing.to_dict() for timing in self.timings]} if self.timings else {})
+
+    def __str__(self) -> str:
+        texts = [_text(self.config, model) for model in self.models]
+        if self.timings:
+            texts.append(f"chosen by the time of one block each way on this machine:\n\n{table_of(self.timings)}")
+        return "\n\n".join(texts)
+
+
+def _text(config: MergeConfig, model: ModelReport) -> str:
+    rows = [
+        (
+            stack.name,
+            stack.during,
+            f"{len(stack.blocks)} of {len(stack.blocks) + stack.skipped}",
+            " ".join(stack.parts) if stack.blocks else "-",
+            " x ".join(map(str, stack.grid)),
+            f"{stack.tokens:,} -> {stack.kept:,}" if stack.kept != stack.tokens else f"{stack.tokens:,}",
+            f"{stack.kept_keys:,}" if stack.kept_keys != stack.tokens else "all",
+            stack.note,
+        )
+        for stack in model.stacks
+    ]
+    headers = ["stack", "progress", "blocks", "parts", "grid", "tokens -> kept", "keys kept", "note"]
+    # Columns that have nothing to say are left out.
+    used = [column for column in range(len(headers)) if any(row[column] for row in rows)]
+    cells = [[row[column] for column in used] for row in rows]
+    table = tabulate(cells, [headers[column] for column in used], tablefmt="simple", disable_numparse=True)
+    work = model.multiply_adds
+    whole = f", {_giga(work.whole)} at a whole step" if work.whole != work.unmerged else ""
+    many = "over many steps" if config.whole_within <= 1 else "on average"
+    steps = many if model.steps is None else f"over {model.steps} steps"
+    lines = [
+        f"{type(config).__name__} on {model.model}: ratio {ratio_text(config.ratio)}, merged per "
+        f"{config.scope}, one plan per {config.share}",
+        "",
+        table,
+        "",
+        f"schedule: {_schedule(config)}",
+        f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged {steps} "
+        f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{whole}): {work.saving:.1%} saved, "
+        f"at best {work.unmerged / work.average:.2f}x",
+    ]
+    if model.attention:
+        lines.append(f"attention: {model.attention}")
+    if model.measured is not None:
+        lines.append(f"measured: {model.measured}")
+    return "\n".join(lines)
+
+
+def _schedule(config: MergeConfig) -> str:
+    whole = f"one whole for its detail every {_steps(config.whole_every)}"
+    if config.whole_within <= 1:
+        whole += f" or {config.whole_within:.0%} of the noise, whichever is sooner"
+    select_every, weights_every = config.refresh_every
+    if config.learns:
+        return f"{whole}, which runs merged as well; new plans every {_steps(select_every)}, at the next whole one"
+    told = [f"new destinations every {_steps(select_every)}", f"new weights every {_steps(weights_every)}"]
+    if config.merge_every > 1:
+        told.append(f"merged only every {_steps(config.merge_every)}")
+    return ", ".join([*told, whole] if config.whole_every else told)
+
+
+def _steps(count: int) -> str:
+    return "step" if count == 1 else f"{count} steps"
+
+
+def _giga(count: float) -> str:
+    return f"{count / 1e9:,.1f} G" if count >= 1e8 else f"{count / 1e6:,.1f} M"
+
+
+def _printable(config: MergeConfig) -> dict[str, Any]:
+    """to_dict, with a user's own functions given by name."""
+    return {
+        name: getattr(value, "__name__", value) if callable(value) else value for name, value in vars(config).items()
+    } | {"method": type(config).__name__}

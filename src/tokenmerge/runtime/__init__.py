@@ -1,0 +1,1 @@
+"""What every tool needs once: loading, generating, comparing, timing."""

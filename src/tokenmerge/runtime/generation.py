@@ -1,0 +1,134 @@
+"""One picture from a loaded pipeline: the same request gives the same noise on every device."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tokenmerge.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from tokenmerge.runtime.pipelines import LoadedPipeline
+
+LATENT = 8  # pixels to a latent in every Stable Diffusion and Flux model
+LARGEST_SIDE = 8192  # pixels
+MOST_STEPS = 1000  # the schedulers are trained on so many
+# The CPU's generator reads 32 bits of a seed: 2**32 would give the noise of 0, in silence.
+LARGEST_SEED = 2**32 - 1
+LONGEST_PROMPT = 20_000  # characters; tokenizers read some hundred
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What to draw. None leaves a value to the model."""
+
+    prompt: str
+    negative: str | None = None
+    seed: int = 0
+    steps: int = 20
+    size: tuple[int, int] | None = None  # (width, height) in pixels
+    guidance: float | None = None
+
+
+def check_size(size: tuple[int, int], step: int) -> None:
+    """Raise where a side is not a multiple of `step` pixels."""
+    for side in size:
+        if side % step:
+            nearest = max(step, round(side / step) * step)
+            raise UsageError(f"size has {side}, which is not a multiple of {step} pixels: use {nearest} instead.")
+
+
+def check_picture(loaded: LoadedPipeline, picture: Picture) -> None:
+    """Raise before any work is done where the pipeline cannot draw what is asked for."""
+    if picture.size is not None:
+        check_size(picture.size, loaded.size_step)
+    for text in (picture.prompt, picture.negative or ""):
+        if len(text) > LONGEST_PROMPT:
+            raise UsageError(f"a prompt has {len(text):,} characters: use at most {LONGEST_PROMPT:,}.")
+    for name, value in (("negative_prompt", picture.negative), ("guidance_scale", picture.guidance)):
+        if value is not None and not loaded.takes(name):
+            raise UsageError(f"{loaded.name} takes no {name.replace('_', ' ')}: leave it out.")
+    if picture.negative and loaded.takes("true_cfg_scale"):
+        _check_negative(loaded, picture)
+
+
+def _check_negative(loaded: LoadedPipeline, picture: Picture) -> None:
+    """These pipelines pass over a negative prompt in silence unless they are guided by it."""
+    if not guided_by_second_call(loaded.pipe):
+        raise UsageError(f"{loaded.name} is guided without a negative prompt: leave it out.")
+    own = inspect.signature(loaded.pipe.__call__).parameters["true_cfg_scale"].default
+    own = getattr(loaded.pipe, "suggested_guidance", own)
+    if (own if picture.guidance is None else picture.guidance) <= 1:
+        raise UsageError(
+            f"{loaded.name} reads a negative prompt only where guidance is above 1: give a guidance, such as 3."
+        )
+
+
+def guided_by_second_call(pipe: Any) -> bool:
+    """Is `true_cfg_scale` this pipeline's guidance?
+
+    Flux and Qwen-Image have two kinds. `guidance_scale` is for weights that were trained to be told it; others, such as
+    Flux schnell and emoji-flux, pass over it in silence, and are guided by a second call at each step.
+    """
+    if "true_cfg_scale" not in inspect.signature(pipe.__call__).parameters:
+        return False
+    return not getattr(pipe.transformer.config, "guidance_embeds", False)
+
+
+def guidance_arguments(pipe: Any, guidance: float | None, negative: str | None = None) -> dict[str, Any]:
+    """Guidance and a negative prompt as the pipeline's call takes them; None leaves one to the model."""
+    guidance = getattr(pipe, "suggested_guidance", None) if guidance is None else guidance
+    if guidance is not None and guided_by_second_call(pipe):
+        return {"true_cfg_scale": guidance, "negative_prompt": negative or ""}
+    given = {"guidance_scale": guidance, "negative_prompt": negative}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def draw(
+    loaded: LoadedPipeline,
+    picture: Picture,
+    progress: str | None = None,
+    on_step: Callable[[int], None] | None = None,
+) -> tuple[Image, float]:
+    """The image, and the seconds it took from prompt to pixels.
+
+    progress: what the bar on stderr is called; None shows no bar.
+    on_step: called after each step with how many are done. What it raises ends the drawing.
+    """
+    arguments: dict[str, Any] = {
+        "prompt": picture.prompt,
+        "num_inference_steps": picture.steps,
+        # On the CPU, so that a seed stands for the same noise wherever the model runs.
+        "generator": torch.Generator("cpu").manual_seed(picture.seed),
+    }
+    if picture.size is not None:
+        arguments["width"], arguments["height"] = picture.size
+    arguments |= guidance_arguments(loaded.pipe, picture.guidance, picture.negative)
+    if on_step is not None:
+        arguments |= _step_callback(loaded, on_step)
+    loaded.pipe.set_progress_bar_config(desc=progress, disable=progress is None, leave=False)
+    started = time.perf_counter()
+    # Pixels arrive on the CPU, so the clock stops when the device has really finished.
+    image: Image = loaded.pipe(**arguments).images[0]
+    return image, time.perf_counter() - started
+
+
+def _step_callback(loaded: LoadedPipeline, on_step: Callable[[int], None]) -> dict[str, Any]:
+    """The pipeline's argument that has `on_step` called; none where it takes neither kind."""
+
+    def after_step(pipe: Any, index: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        on_step(index + 1)
+        return {}
+
+    if loaded.takes("callback_on_step_end"):
+        return {"callback_on_step_end": after_step}
+    if loaded.takes("callback"):  # PixArt's pipelines have kept the older kind
+        return {"callback": lambda index, timestep, latents: on_step(index + 1), "callback_steps": 1}
+    return {}

@@ -1,0 +1,250 @@
+"""Loads a pipeline by name: the tiny random one, an embedded model, a local folder, or an id on a model hub.
+
+Weights come from safetensors files only, unless pickles are allowed, and code never comes from a model: nothing that is
+loaded can run anything.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tokenmerge.errors import ConfigError, ModelLoadError, TokenMergeError, UnsupportedModelError
+from tokenmerge.models.published import ARCHITECTURES, build, build_from_config
+from tokenmerge.runtime.model_folder import INDEX, check_config, check_folder, read_json
+
+TINY_RANDOM = "tiny-random"
+PREFERRED = "emoji-sd"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class LoadedPipeline:
+    """A text-to-image pipeline, and what to say of it."""
+
+    pipe: Any
+    name: str
+    device: torch.device
+    dtype: torch.dtype
+    # Weights are random, so a picture says nothing about quality.
+    random: bool = False
+
+    @property
+    def notice(self) -> str | None:
+        """A line every command prints where the model is not a real one."""
+        if not self.random:
+            return None
+        return (
+            f"{self.name} is a tiny model with random weights: its pictures mean nothing, name a real one with --model."
+        )
+
+    def takes(self, argument: str) -> bool:
+        """Does the pipeline's call take this argument?"""
+        return argument in inspect.signature(self.pipe.__call__).parameters
+
+    @property
+    def size_step(self) -> int:
+        """Width and height must be multiples of this many pixels: one latent, or one patch of latents."""
+        step = int(getattr(self.pipe, "vae_scale_factor", 8))
+        transformer = getattr(self.pipe, "transformer", None)
+        if transformer is None:
+            return step
+        # Flux packs 2 x 2 latents into a token outside its transformer, whose own patch is 1.
+        return step * max(2, int(getattr(transformer.config, "patch_size", 1) or 1))
+
+
+def default_model() -> str:
+    """The model that commands use when none is named: the embedded one where its weights are installed."""
+    from tokenmerge.zoo import list_models
+
+    return PREFERRED if PREFERRED in list_models() else TINY_RANDOM
+
+
+def load_pipeline(
+    name: str | None = None, device: str | None = None, dtype: str | None = None, allow_pickle: bool = False
+) -> LoadedPipeline:
+    """Load a text-to-image pipeline and move it to a device.
+
+    name: "tiny-random", an embedded model, a local folder, or a hub id such as "org/model". None takes the default.
+    device: "cpu", "cuda", "cuda:1", "mps"; None takes the best there is.
+    dtype: "float32", "float16" or "bfloat16"; None takes float32 on a CPU and half precision elsewhere.
+    allow_pickle: also take weights that are pickles, which can run code as they are opened, where there are no others.
+    """
+    name = default_model() if name is None else name
+    where = pick_device(device)
+    precision = pick_dtype(dtype, where)
+    pipe = _load(name, precision, allow_pickle)
+    loaded = LoadedPipeline(pipe.to(where, precision), name, where, precision, random=name == TINY_RANDOM)
+    if not loaded.takes("prompt"):
+        raise UnsupportedModelError(
+            f"{name} is a {type(pipe).__name__}, which takes no prompt: name a text-to-image model with --model."
+        )
+    return loaded
+
+
+def load_denoiser_on_meta(name: str | None = None) -> nn.Module:
+    """The UNet or transformer that a name stands for, with shapes and without weights.
+
+    name: an architecture such as "sdxl", or anything `load_pipeline` takes; of a folder only its configuration is read.
+    """
+    name = default_model() if name is None else name
+    if name in ARCHITECTURES:
+        return build(name)
+    if name == TINY_RANDOM:
+        from tokenmerge.runtime.tiny_random import build_tiny_random
+
+        tiny: nn.Module = build_tiny_random().unet.to("meta")
+        return tiny
+    from tokenmerge import zoo
+
+    if name in zoo.list_models():
+        name = str(zoo.folder_of(name))
+    class_name, config = _denoiser_config(name)
+    try:
+        return build_from_config(class_name, config)
+    except TokenMergeError:
+        raise
+    except Exception as error:  # diffusers checks little of a configuration, and a broken one raises anything
+        raise _load_error(name, error) from error
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The device of that name, if this machine has it; the best there is for None."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else _mps_or_cpu())
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+        found += ["mps"] * (_mps_or_cpu() == "mps")
+        raise ConfigError(f"device is {name!r}, which this machine does not have: use {' or '.join(found)}.") from None
+    if device.type == "meta":
+        raise ConfigError("device is 'meta', on which nothing can be computed: use cpu or cuda.")
+    return device
+
+
+def _mps_or_cpu() -> str:
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """The dtype of that name; for None what suits the device."""
+    if name is not None:
+        if name not in DTYPES:
+            raise ConfigError(f"dtype is {name!r}: use one of {', '.join(DTYPES)}.")
+        return DTYPES[name]
+    if device.type == "cpu":
+        return torch.float32
+    # bfloat16 has the range of float32, which some transformers need; older GPUs do without it.
+    wide = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if wide else torch.float16
+
+
+def _load(name: str, dtype: torch.dtype, allow_pickle: bool) -> Any:
+    if name == TINY_RANDOM:
+        from tokenmerge.runtime.tiny_random import build_tiny_random
+
+        return build_tiny_random()
+    if name in ARCHITECTURES:
+        raise ModelLoadError(
+            f"{name} names an architecture, which has no weights to draw with: give the folder or the hub id of a "
+            f"model (`tokenmerge explain` takes {name} as it is)."
+        )
+    from tokenmerge import zoo
+
+    if name in zoo.folders.NAMES:
+        return zoo.load(name)
+    folder = _local_folder(name) or _fetched(name, allow_pickle)
+    return _from_pretrained(name, folder, dtype, check_folder(folder, allow_pickle), allow_pickle)
+
+
+def _local_folder(name: str) -> Path | None:
+    """The folder a name stands for, None for a hub id, an error where it can be neither."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / INDEX).is_file():
+            raise ModelLoadError(
+                f"{name} has no model_index.json, so it is not a diffusers pipeline: give the folder that "
+                f"save_pretrained wrote, the one with model_index.json in it."
+            )
+        return path
+    if path.is_file():
+        raise ModelLoadError(f"{name} is a file: give the folder of a diffusers pipeline, or convert the file to one.")
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        from tokenmerge import zoo
+
+        embedded = " or ".join([*zoo.list_models(), TINY_RANDOM])
+        raise ModelLoadError(
+            f"there is no model folder {name}: check the path, or give a hub id such as org/model, or {embedded}."
+        )
+    return None
+
+
+def _fetched(name: str, allow_pickle: bool) -> Path:
+    """The folder that holds a model of the hub, fetched if need be, so that it is looked at as any other is."""
+    from diffusers import DiffusionPipeline
+
+    try:
+        return Path(DiffusionPipeline.download(name, use_safetensors=None if allow_pickle else True))
+    except Exception as error:  # diffusers and the hub raise all kinds
+        raise _load_error(name, error) from error
+
+
+def _from_pretrained(name: str, folder: Path, dtype: torch.dtype, variant: str | None, allow_pickle: bool) -> Any:
+    from diffusers import DiffusionPipeline
+
+    try:
+        return DiffusionPipeline.from_pretrained(
+            str(folder),
+            torch_dtype=dtype,
+            use_safetensors=None if allow_pickle else True,
+            variant=variant,
+            local_files_only=True,
+        )
+    except Exception as error:  # diffusers and transformers raise all kinds
+        raise _load_error(name, error) from error
+
+
+def _denoiser_config(name: str) -> tuple[str, dict[str, Any]]:
+    """Class name and configuration of the UNet or transformer of a local folder or hub id."""
+    folder = _local_folder(name)
+    index = read_json(_file_of(name, folder, INDEX))
+    part = next((part for part in ("unet", "transformer") if part in index), None)
+    if part is None:
+        raise UnsupportedModelError(
+            f"{name} is a {index.get('_class_name')} without a unet or transformer: name a text-to-image model."
+        )
+    file = _file_of(name, folder, f"{part}/config.json")
+    config = read_json(file)
+    check_config(file, config)
+    origin = index[part]
+    if not isinstance(origin, list) or len(origin) != 2:
+        raise ModelLoadError(f"{name} does not say what class its {part} is of: fetch it again.")
+    return str(origin[1]), config
+
+
+def _file_of(name: str, folder: Path | None, file: str) -> Path:
+    if folder is not None:
+        return folder / file
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, file))
+    except Exception as error:  # the hub raises all kinds
+        raise _load_error(name, error) from error
+
+
+def _load_error(name: str, error: Exception) -> ModelLoadError:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    first = first.rstrip(".")
+    if Path(name).expanduser().is_dir():
+        return ModelLoadError(f"{name} could not be loaded ({first}): check that all its files are there and whole.")
+    return ModelLoadError(
+        f"{name} could not be fetched from the hub ({first}): check the id and the network, or give a local folder."
+    )
