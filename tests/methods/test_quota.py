@@ -153,5 +153,5 @@ def test_what_cannot_be_is_refused(method, options, words):
 
 
 def test_it_is_saved():
-    config = ToMA(quota="gain", importance="guidance", signal="keys")
+    config = ToMA(quota="gain", importance="guidance")
     assert MergeConfig.from_dict(config.to_dict()) == config

@@ -28,7 +28,6 @@ def generate(model: Any, what: TinyModel) -> list[torch.Tensor]:
         ({"detail_every": 0}, "site"),
         ({"merge_every": 3}, "site"),
         ({"parts": ("self", "mlp")}, "site"),
-        ({"signal": "normed"}, "site"),
         ({"ratio": 0, "kv_ratio": 0.5}, "site"),
         ({"ratio": 0.5, "kv_ratio": 0.25}, "site"),
         ({"ratio": 0.5, "kv_ratio": 0.75}, "stack"),

@@ -107,7 +107,6 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "detail_every": st.sampled_from([None, 0, 2, 3]),
     "detail_within": st.sampled_from([None, None, None, 0.1, 0.35, 1]),
     "thin_keys": st.booleans(),
-    "signal": st.sampled_from(["hidden", "normed", "keys", "previous"]),
     "proportional": st.booleans(),
     "skip_blocks": st.sampled_from(
         [0] * 20 + [1, 2, 100, (1, 1), ("*",), ("*.0",), ("*0*",), ("down_blocks.*",), None]
@@ -157,14 +156,12 @@ def _agreeing(options: dict[str, Any], method: str) -> dict[str, Any]:
             options["ratio"], options["kv_ratio"] = sorted((options["ratio"], options["kv_ratio"]))
         if "kv_ratio" in options:
             options.pop("quota", None)
-        if options.get("signal") in ("normed", "keys"):
-            del options["signal"]
     if options.get("importance") or options.get("quota") == "gain":
         options.pop("selector", None)
     if method == "ToFu":
         options.pop("share", None)
     if method == "ToDo":
-        options = {name: value for name, value in options.items() if name not in ("parts", "scope", "signal")}
+        options = {name: value for name, value in options.items() if name not in ("parts", "scope")}
     if method == "LowerBound":
         options = {name: value for name, value in options.items() if name not in ("importance", "quota")}
     if "weights_every" in options:

@@ -21,7 +21,6 @@ from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
 
 Scope = Literal["site", "block", "stack"]
 Share = Literal["layer", "level", "model"]
-Signal = Literal["hidden", "normed", "keys", "previous"]
 PARTS = ("self", "cross", "mlp")
 # Up to this ratio, whole steps that run merged as well take too long for what they gain (docs/quality.md).
 LEARNS_ABOVE = 0.75
@@ -59,10 +58,6 @@ class MergeConfig:
         (see `tokenmerge.engine.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to
         twice as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused
         projections, nor at merged steps where an option says otherwise which tokens are kept (`kv_ratio`).
-    signal: what similarity is computed on. "hidden": the tokens as they enter the block. "normed": as self-attention is
-        given them, behind the norm. "keys": the keys that its self-attention makes of them, at the cost of making
-        them once more at every refresh; try it on transformers. "previous": what the block gave at the step before,
-        which is less noisy, at the cost of keeping that; the first step takes "hidden".
     proportional: keys that stand for many tokens weigh that much more in self-attention. Costs a few per cent of the
         attention and keeps the image far closer; only an ablation would turn it off.
     skip_blocks: blocks left alone: a number (the first so many), two numbers (so many first and so many last), or
@@ -79,14 +74,12 @@ class MergeConfig:
     detail_every: int | None = 0
     detail_within: float | None = None
     thin_keys: bool = True
-    signal: Signal = "hidden"
     proportional: bool = False
     skip_blocks: int | tuple[int, int] | tuple[str, ...] | None = None
     min_tokens: int = 256
 
     scopes: ClassVar[tuple[str, ...]] = ("site", "block", "stack")
     allowed_parts: ClassVar[tuple[str, ...]] = PARTS
-    signals: ClassVar[tuple[str, ...]] = ("hidden", "normed", "keys", "previous")
     ratios: ClassVar[tuple[str, ...]] = ("ratio",)  # the fields that are ratios
     takes_mask: ClassVar[bool] = False  # does it fill in `layout_keeping`?
     _methods: ClassVar[dict[str, type[MergeConfig]]] = {}
@@ -117,7 +110,6 @@ class MergeConfig:
         check_flag("proportional", self.proportional)
         check_flag("thin_keys", self.thin_keys)
         self._check_skip_blocks()
-        self._check_signal()
 
     # -- what a method fills in ------------------------------------------------------------------------------
 
@@ -156,14 +148,9 @@ class MergeConfig:
         return self.select_every, self.select_every
 
     @property
-    def signal_of_attention(self) -> bool:
-        """Is similarity computed on what self-attention is given, so that plans are made where it begins?"""
-        return self.signal in ("normed", "keys")
-
-    @property
     def looks_back(self) -> bool:
         """Does a choice of destinations need a step before it? The second step chooses once more, then."""
-        return self.signal == "previous" or self.watches_guidance
+        return self.watches_guidance
 
     @property
     def varies(self) -> bool:
@@ -217,7 +204,7 @@ class MergeConfig:
     def _takes_whole_blocks(self) -> bool:
         """Do the options but for the scope allow that whole blocks are merged?"""
         every_part = set(self.parts) == set(self.allowed_parts)
-        return "stack" in self.scopes and every_part and not self.signal_of_attention and not self.merges_only_keys
+        return "stack" in self.scopes and every_part and not self.merges_only_keys
 
     def share_merged(self, steps: int | None = None) -> float:
         """The share of the steps that merge: of so many, evenly spaced; of too many for `whole_within` where None."""
@@ -348,14 +335,6 @@ class MergeConfig:
             raise ConfigError(
                 f"detail_every is {every}, and where only keys and values are merged no detail is lost: "
                 f"leave it out, or merge queries too (ToMA with a ratio above 0)."
-            )
-
-    def _check_signal(self) -> None:
-        check_choice(self, "signal", self.signal, self.signals)
-        if self.signal_of_attention and (self.merged_per != "site" or "self" not in self.parts):
-            raise ConfigError(
-                f"signal is {self.signal!r}, which is read where self-attention begins: it needs scope='site' and "
-                f"'self' among parts, and they are {self.scope!r} and {self.parts!r}."
             )
 
     @staticmethod

@@ -86,7 +86,6 @@ class Memory:
 class GroupPlan:
     """The plans of blocks that share one: a plan for each guidance branch."""
 
-    leader: str = ""  # the first block of the group, which makes its plans
     branches: list[BranchPlan] = field(default_factory=list)
     current: BranchPlan = field(default_factory=BranchPlan)
 

@@ -14,7 +14,6 @@ from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.keep import has_grey, mask_on_grid, weights_of
 from tokenmerge.engine.around_site import AroundSite
 from tokenmerge.engine.block_site import BlockSite
-from tokenmerge.engine.caches import CACHE
 from tokenmerge.engine.hooked import Args, Kwargs, Pieces, outside_compile
 from tokenmerge.engine.plan import Memory
 from tokenmerge.engine.thin_keys import key_distance, thinned, thinned_merged
@@ -165,11 +164,6 @@ class StackSite:
                 part.lends = merges and self.root.lends and self.root.config.scope == "site"
                 thins = merges and part.name in self.root.thinnable
                 part.thinned = self._thinned(block, device) if thins else None
-            if self.root.config.signal_of_attention and any(part.name in self.root.cached for part in block.parts):
-                raise MergeRuntimeError(
-                    f"{CACHE}, so that signal={self.root.config.signal!r} is not there to make plans from: use "
-                    f"signal='hidden'."
-                )
 
     @property
     def first(self) -> BlockSite:
@@ -178,7 +172,7 @@ class StackSite:
     def _can_merge_around(self) -> bool:
         """Is all of the stack one run, and is nothing needed of its blocks but what the owner gives?"""
         config = self.root.config
-        if not self.can_be_around or config.scope != "stack" or self.apart or config.signal != "hidden":
+        if not self.can_be_around or config.scope != "stack" or self.apart:
             return False
         return len(self.blocks) == len(self.stack.blocks) and all(
             block.layout is not None and block.run_first is self.first for block in self.blocks
@@ -241,18 +235,13 @@ class StackSite:
             before.last_of_run, block.run_first = False, before.run_first
 
     def _remember(self, block: BlockSite) -> None:
-        """Keep what a block gives, if it makes plans from it: the first of a group does, for all of them."""
-        block.group.leader = block.group.leader or block.block.name
-        if self.root.config.whole_every:
-            # What the owner gives is not what its blocks give.
-            block.detail = self._detail(block, "around" if self.around else "block", block.block.name)
-            for part in block.parts:
-                part.details = {position: self._detail(block, part.name, position) for position in part.part.outputs}
-        if self.root.config.signal != "previous" or block.group.leader != block.block.name:
-            block.memory = None
+        """Gives a block and its parts a memory of what they return at full steps, if there are such steps."""
+        if not self.root.config.whole_every:
             return
-        block.memory = self.root.plan.memory(block.block.name)
-        block.memory.put_in_order(self.reorders)
+        # What the owner gives is not what its blocks give.
+        block.detail = self._detail(block, "around" if self.around else "block", block.block.name)
+        for part in block.parts:
+            part.details = {position: self._detail(block, part.name, position) for position in part.part.outputs}
 
     def _detail(self, block: BlockSite, *name: str | int) -> Memory:
         memory = self.root.plan.memory(("detail", *name))

@@ -7,7 +7,6 @@ ruined; the time is what matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,8 +26,6 @@ class LowerBound(ToMA):
     ratio: Ratio = 0.5
     proportional: bool = False
     detail_every: int | None = 0
-
-    signals: ClassVar[tuple[str, ...]] = ("hidden",)  # it looks at no token
 
     def __post_init__(self) -> None:
         super().__post_init__()

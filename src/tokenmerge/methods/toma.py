@@ -231,7 +231,7 @@ class ToMA(MergeConfig):
     @property
     def _chooses_by_default(self) -> bool:
         """Is it all the same to the user which token is left of a tile, and where it sits?"""
-        return self.selector == "facility_location" and self.signal == "hidden" and self.importance is None
+        return self.selector == "facility_location" and self.importance is None
 
     @property
     def keys_apart(self) -> bool:
