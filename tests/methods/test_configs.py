@@ -42,7 +42,6 @@ REFUSED = [
     (ToMA, {"ratio": 0, "kv_ratio": 0}, ["ratio", "kv_ratio", "nothing would be merged"]),
     (ToMA, {"kv_ratio": 0.5, "scope": "block"}, ["kv_ratio", "'block'", "a kv_ratio above", "scope='site'"]),
     (ToMA, {"ratio": 0, "kv_ratio": 0.5, "scope": "stack"}, ["kv_ratio", "'stack'", "a ratio above 0"]),
-    (ToMA, {"kv_ratio": 0.9, "scope": "stack", "quota": "gain"}, ["kv_ratio", "quota='equal'"]),
     *[(method, {"sx": 0}, ["sx", "0", "at least 1"]) for method in (ToMeSD, ToFu)],
     (ToMeSD, {"sy": 1.5}, ["sy", "1.5", "at least 1"]),
     (ToMeSD, {"ratio": 0.76}, ["ratio", "0.76", "0.75", "sx, sy"]),
@@ -101,7 +100,6 @@ def test_todo_refuses_factors_that_are_not_whole(factor):
 )
 def test_keys_are_of_all_tokens_where_there_may_be_more_of_them_than_are_left(ratio, kv_ratio, of_all):
     assert ToMA(ratio=ratio, kv_ratio=kv_ratio).keys_of_all == of_all
-    assert ToMA(ratio=ratio, kv_ratio=kv_ratio, quota="gain").keys_of_all == (kv_ratio is not None)
 
 
 def test_kv_ratio_makes_room_for_a_ratio_of_nothing():

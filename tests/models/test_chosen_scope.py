@@ -31,7 +31,6 @@ def generate(model: Any, what: TinyModel) -> list[torch.Tensor]:
         ({"ratio": 0, "kv_ratio": 0.5}, "site"),
         ({"ratio": 0.5, "kv_ratio": 0.25}, "site"),
         ({"ratio": 0.5, "kv_ratio": 0.75}, "stack"),
-        ({"ratio": 0.5, "kv_ratio": 0.75, "quota": "gain"}, "site"),
         ({"ratio": [0.2, 0.5], "kv_ratio": 0.75}, "site"),
         ({"ratio": [0.2, 0.5]}, "stack"),
     ],

@@ -44,7 +44,6 @@ class Operators:
     queries: Operator | None  # None: queries keep every token
     keys: Operator | None  # for keys and values of self-attention; the same object as `queries` where they agree
     picks: Tensor | None = None  # the method's own note of its destinations, given back when only weights are new
-    gains: Tensor | None = None  # and of what each of them added
 
     @property
     def keys_apart(self) -> bool:

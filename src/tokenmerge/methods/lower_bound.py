@@ -29,10 +29,8 @@ class LowerBound(ToMA):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field, plain in (("importance", None), ("quota", "equal")):
-            value = getattr(self, field)
-            if value != plain:
-                raise ConfigError(f"{field} is {value!r}, and LowerBound looks at no token: leave it out.")
+        if self.importance is not None:
+            raise ConfigError(f"importance is {self.importance!r}, and LowerBound looks at no token: leave it out.")
 
     @property
     def weighs_tokens(self) -> bool:

@@ -49,9 +49,6 @@ class ToMA(MergeConfig):
         UNets and PixArt a smaller one saves less, for their attention is then given all tokens (docs/options.md).
     max_downsample: levels up to this many times coarser, per side, than the model's finest are merged; None merges
         all. 1 merges the finest alone, which has most tokens to spare.
-    quota: "equal" keeps as many tokens in every region. "gain" keeps as many in all, more where tokens differ and fewer
-        where they are alike, up to twice the even share: closer images where large parts are plain, for up to twice
-        the time of selecting and merging.
     importance: "guidance" has tokens count for more in the choice of destinations where classifier-free guidance
         changed the prediction of the step before most, which is what the prompt is about. Costs next to nothing.
     weights_every: steps for which merge weights are kept; must divide `select_every`.
@@ -76,7 +73,6 @@ class ToMA(MergeConfig):
     proportional: bool = True
     weights_every: int = 5
     importance: Literal["guidance"] | None = None
-    quota: Literal["equal", "gain"] = "equal"
 
     ratios: ClassVar[tuple[str, ...]] = ("ratio", "kv_ratio")
     takes_mask: ClassVar[bool] = True
@@ -155,12 +151,6 @@ class ToMA(MergeConfig):
                     f"importance is {self.importance!r}, and selector {self.selector!r} looks at no token: leave "
                     f"importance out, or use selector='facility_location'."
                 )
-        check_choice(self, "quota", self.quota, ("equal", "gain"))
-        if self.quota == "gain" and self.selector != "facility_location":
-            raise ConfigError(
-                f"quota is 'gain', which is what facility location adds, and selector is {self.selector!r}: use "
-                f"selector='facility_location', or quota='equal'."
-            )
         check_whole("weights_every", self.weights_every, least=1)
         if self.select_every % self.weights_every:
             raise ConfigError(
@@ -180,11 +170,11 @@ class ToMA(MergeConfig):
     def _check_keys_among_merged(self) -> None:
         """Where whole blocks are merged, keys are picked among the tokens that are left."""
         surely_more = not self.varies and self.keys_of_all
-        if self.merges_only_keys or self.quota == "gain" or surely_more:
+        if self.merges_only_keys or surely_more:
             raise ConfigError(
-                f"kv_ratio is {self.kv_ratio!r}, ratio {self.ratio!r}, quota {self.quota!r} and scope {self.scope!r}: "
-                f"where whole blocks are merged, keys are picked among the tokens that are left, which needs a ratio "
-                f"above 0, a kv_ratio above that, and quota='equal'. Change those, or set scope='site'."
+                f"kv_ratio is {self.kv_ratio!r}, ratio {self.ratio!r} and scope {self.scope!r}: if whole blocks are "
+                f"merged, keys are picked among the tokens that are left, which needs a ratio above 0 and a kv_ratio "
+                f"above that. Change those, or set scope='site'."
             )
 
     @property
@@ -249,7 +239,7 @@ class ToMA(MergeConfig):
     def keys_of_all(self) -> bool:
         if not self.keys_apart:
             return False
-        return self.merges_only_keys or self.quota == "gain" or goes_below(self.kv_ratio, self.ratio)
+        return self.merges_only_keys or goes_below(self.kv_ratio, self.ratio)
 
     @property
     def merges_only_keys(self) -> bool:
@@ -305,7 +295,7 @@ class ToMA(MergeConfig):
         return Layout(grid, regions.tokens, kept[0], kept[1], regions, even, each, tiles)
 
     def _kept_of_each(self, kept: int, regions: Regions) -> int:
-        alike = self.quota == "equal" and self.attend == "region" and not regions.aside and not regions.padded
+        alike = self.attend == "region" and not regions.aside and not regions.padded
         return kept // regions.count if alike else 0
 
     def _refuse_empty_regions(self, regions: Regions) -> None:
