@@ -181,7 +181,7 @@ def test_grey_reaches_the_choice_of_destinations() -> None:
     for keep in (None, grey):
         with tm.merged(model, TILES, keep=keep):
             images.append(pixart.call(model, [1], grid))
-            weights = root_of(model).stacks[0].importance
+            weights = root_of(model).stacks[0].mask_weights
     assert weights is not None
     assert weights.view(8, 8)[2:4, 2:4].flatten().tolist() == pytest.approx([5.0] * 4)
     assert not torch.equal(images[0], images[1])

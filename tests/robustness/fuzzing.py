@@ -121,7 +121,6 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "unmerge": st.sampled_from(["transpose", "pinv"]),
     "kv_ratio": st.just(0) | ratios | ratios | changing,
     "weights_every": st.sampled_from([1, 1, 2, 5]),
-    "importance": st.sampled_from([None, "guidance"]),
     # ToMeSD, ToFu and ToDo
     "sx": few,
     "sy": few,
@@ -153,14 +152,10 @@ def _agreeing(options: dict[str, Any], method: str) -> dict[str, Any]:
         options["parts"] = PARTS
         if isinstance(options.get("kv_ratio"), float) and isinstance(options["ratio"], float):
             options["ratio"], options["kv_ratio"] = sorted((options["ratio"], options["kv_ratio"]))
-    if options.get("importance"):
-        options.pop("selector", None)
     if method == "ToFu":
         options.pop("share", None)
     if method == "ToDo":
         options = {name: value for name, value in options.items() if name not in ("parts", "scope")}
-    if method == "LowerBound":
-        options = {name: value for name, value in options.items() if name != "importance"}
     if "weights_every" in options:
         options["select_every"] = options["weights_every"] * options.get("select_every", 1)
     elif "select_every" in options and "weights_every" in METHODS[method].__dataclass_fields__:

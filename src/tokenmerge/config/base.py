@@ -133,11 +133,6 @@ class MergeConfig:
         """Are destinations chosen by how many tokens each counts as (`Place.importance`)?"""
         return False
 
-    @property
-    def watches_guidance(self) -> bool:
-        """Does it weigh tokens by how much guidance changes them?"""
-        return False
-
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are made anew."""
         raise NotImplementedError
@@ -146,11 +141,6 @@ class MergeConfig:
     def refresh_every(self) -> tuple[int, int]:
         """Steps between new destinations, and between new weights."""
         return self.select_every, self.select_every
-
-    @property
-    def looks_back(self) -> bool:
-        """Does a choice of destinations need a step before it? The second step chooses once more, then."""
-        return self.watches_guidance
 
     @property
     def varies(self) -> bool:

@@ -25,7 +25,6 @@ from tokenmerge.engine.caches import CACHE, answered_by_another, keeps_outputs
 from tokenmerge.engine.calls import call_batch, for_counting, refuse_nothing
 from tokenmerge.engine.fits import misfit, suited
 from tokenmerge.engine.graph_room import make_room
-from tokenmerge.engine.guidance import GuidanceWatch
 from tokenmerge.engine.hooked import Args, Kwargs, argument_names, given_argument, outside_compile
 from tokenmerge.engine.plan import MergePlan
 from tokenmerge.engine.same_tensor import names_of
@@ -46,9 +45,7 @@ class RootSite:
         self.config = self._suited = config  # with a scope that suits the model, once its stacks are known
         self._chooses_scope = config.scope is None
         self.keep = keep  # (H, W), 1 where tokens stay as they are
-        self.guidance = GuidanceWatch() if config.watches_guidance else None
-        whole = config.whole_every, config.whole_within
-        self.plan = MergePlan(*config.refresh_every, config.looks_back, *whole, learns=config.learns)
+        self.plan = MergePlan(*config.refresh_every, config.whole_every, config.whole_within, config.learns)
         self.positional: tuple[str, ...] = ()
         self.fixed_order = ""
         self.interleaved = False
@@ -144,7 +141,6 @@ class RootSite:
             stack.detach()
         self.plan.forget()
         self._tell_if_all_was_whole()
-        self.guidance = None
 
     @outside_compile
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
@@ -174,12 +170,10 @@ class RootSite:
             stack.runs_again = self.lends and self.config.learns and self._can_run_again(stack.stack.owner)
         self.resting = self.lends or self.plan.step % self.config.merge_every != 0
         self._read_ratios()
-        inputs = given_argument(argument_names(self.model), args, kwargs, argument_names(self.model)[0])
+        names = argument_names(self.model)
         if self.config.redraws:
-            self.draw = torch.full((), self.plan.step, device=inputs.device)
-        if self.guidance is not None and self.fixed_progress is None:
-            self.guidance.begin_call(self.plan.step, self.plan.branch, inputs)
-        self.last_call = for_counting(argument_names(self.model), self.family.positions, args, kwargs)
+            self.draw = torch.full((), self.plan.step, device=given_argument(names, args, kwargs, names[0]).device)
+        self.last_call = for_counting(names, self.family.positions, args, kwargs)
 
     def _follow_order(self, fixed: bool) -> None:
         """Merge around parts as long as calls need tokens in their order, where the choice of scope was left to us."""
@@ -273,8 +267,6 @@ class RootSite:
             self.run_again(module, args, kwargs)
         for stack in self.stacks:
             stack.entered = stack.entered_whole = None
-        if self.guidance is not None and self.fixed_progress is None:
-            self.guidance.end_call(output)
         merges = not self.resting and any(
             part.active for stack in self.stacks for block in stack.blocks for part in block.parts
         )

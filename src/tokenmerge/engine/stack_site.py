@@ -41,7 +41,6 @@ class StackSite:
         self.reorders = False
         self.aside: tuple[int, ...] = ()  # tokens that the user's mask keeps as they are
         self.mask_weights: Tensor | None = None  # (1, N) where the user's mask is neither black nor white
-        self.importance: Tensor | None = None  # (B, N) or (1, N) at this call
         self.apart = False  # each block gives back all its tokens, because it cannot count on its neighbours
         self.around = False  # merged once around the owner, not at the first and the last block of a run
         self.around_site = AroundSite(self)
@@ -70,7 +69,7 @@ class StackSite:
         for handle in self._handles:
             handle.remove()
         self.around_site.detach()
-        self.entered = self.entered_whole = self.importance = None
+        self.entered = self.entered_whole = None
         for block in self.blocks:
             block.detach()
             block.active = block.lends = False
@@ -105,10 +104,6 @@ class StackSite:
             self._settled_for = None  # an error on the way leaves nothing settled, for any grid
             self._settle(grid, device)
             self._settled_for = settled_for
-        self.importance = self.mask_weights
-        if root.guidance is not None:
-            by_guidance = root.guidance.weights(grid, self.trailing)
-            self.importance = by_guidance if self.importance is None else _product(by_guidance, self.importance)
 
     def leave(self, owner: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         if self.root.attached and self.runs_again and not self.root.again:
@@ -286,7 +281,3 @@ class StackSite:
         behind = others if text_last else self.trailing
         pieces = torch.split(tokens, [others - behind, count, behind], dim=1)
         return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
-
-
-def _product(one: Tensor | None, other: Tensor) -> Tensor:
-    return other if one is None else one * other

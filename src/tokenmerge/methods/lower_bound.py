@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.ratio import Ratio
-from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import Layout, Operators, Place
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
@@ -26,11 +25,6 @@ class LowerBound(ToMA):
     ratio: Ratio = 0.5
     proportional: bool = False
     detail_every: int | None = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.importance is not None:
-            raise ConfigError(f"importance is {self.importance!r}, and LowerBound looks at no token: leave it out.")
 
     @property
     def weighs_tokens(self) -> bool:

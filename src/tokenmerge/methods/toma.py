@@ -49,8 +49,6 @@ class ToMA(MergeConfig):
         UNets and PixArt a smaller one saves less, for their attention is then given all tokens (docs/options.md).
     max_downsample: levels up to this many times coarser, per side, than the model's finest are merged; None merges
         all. 1 merges the finest alone, which has most tokens to spare.
-    importance: "guidance" has tokens count for more in the choice of destinations where classifier-free guidance
-        changed the prediction of the step before most, which is what the prompt is about. Costs next to nothing.
     weights_every: steps for which merge weights are kept; must divide `select_every`.
     detail_every: None is every sixth step where that tells exactly what is lost (above a ratio of 0.75, and at 0.75
         with 2 x 2 tiles), every fourth elsewhere, and none where only keys are merged or `merge_every` says which steps
@@ -72,7 +70,6 @@ class ToMA(MergeConfig):
     max_downsample: int | None = None
     proportional: bool = True
     weights_every: int = 5
-    importance: Literal["guidance"] | None = None
 
     ratios: ClassVar[tuple[str, ...]] = ("ratio", "kv_ratio")
     takes_mask: ClassVar[bool] = True
@@ -144,13 +141,6 @@ class ToMA(MergeConfig):
                 f"temperature is {self.temperature!r}: it takes a number above 0, {LOWEST_TEMPERATURE:g} at the least, "
                 f"such as 0.01."
             )
-        if self.importance is not None:
-            check_choice(self, "importance", self.importance, ("guidance",))
-            if self.selector in ("random", "grid"):
-                raise ConfigError(
-                    f"importance is {self.importance!r}, and selector {self.selector!r} looks at no token: leave "
-                    f"importance out, or use selector='facility_location'."
-                )
         check_whole("weights_every", self.weights_every, least=1)
         if self.select_every % self.weights_every:
             raise ConfigError(
@@ -221,7 +211,7 @@ class ToMA(MergeConfig):
     @property
     def _chooses_by_default(self) -> bool:
         """Is it all the same to the user which token is left of a tile, and where it sits?"""
-        return self.selector == "facility_location" and self.importance is None
+        return self.selector == "facility_location"
 
     @property
     def keys_apart(self) -> bool:
@@ -257,10 +247,6 @@ class ToMA(MergeConfig):
     @property
     def redraws(self) -> bool:
         return self.selector == "random"
-
-    @property
-    def watches_guidance(self) -> bool:
-        return self.importance == "guidance"
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_keeping(grid, 1, ())
