@@ -118,6 +118,6 @@ def test_a_mask_that_is_none_is_a_sentence(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mask.png").write_text("no picture")
     outcome = run("generate", "a cat", *SMALL, "--keep", "mask.png")
     assert outcome.code == 2
-    assert "cannot be read as a picture" in outcome.err
+    assert "cannot be read as an image" in outcome.err
     outcome = run("generate", "a cat", *SMALL, "--keep", "mask.png", "--method", "none")
     assert outcome.code == 2

@@ -128,11 +128,6 @@ class MergeConfig:
         """`layout_at` with the tokens `aside` kept as they are: none merged into them, and they into none."""
         raise NotImplementedError
 
-    @property
-    def weighs_tokens(self) -> bool:
-        """Are destinations chosen by how many tokens each counts as (`Place.importance`)?"""
-        return False
-
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are made anew."""
         raise NotImplementedError

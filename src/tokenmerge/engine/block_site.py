@@ -186,7 +186,6 @@ class BlockSite:
             at.one_for_batch,
             at.keys_of_all,
             at.averages,
-            self.stack.mask_weights,
             root.draw,
         )
         with _in_full_precision(tokens.device):

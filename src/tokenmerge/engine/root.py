@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.keep import has_grey
 from tokenmerge.engine.around_site import AroundSite
 from tokenmerge.engine.block_site import BlockSite
 from tokenmerge.engine.caches import CACHE, answered_by_another, keeps_outputs
@@ -79,11 +78,6 @@ class RootSite:
             raise ConfigError(
                 f"{type(self.config).__name__} cannot keep a part of the image as it is: use ToMA with keep, or leave "
                 f"keep out."
-            )
-        if self.keep is not None and has_grey(self.keep) and not self.config.weighs_tokens:
-            raise ConfigError(
-                "keep has shades of grey, which weigh tokens when destinations are chosen, and here they are chosen "
-                "without a look at them: use ToMA with its own selector, or a mask of black and white."
             )
         names = [block.name for stack in stacks for block in stack.blocks]
         if not names:

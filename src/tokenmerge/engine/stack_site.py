@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.keep import has_grey, mask_on_grid, weights_of
+from tokenmerge.config.keep import mask_on_grid
 from tokenmerge.engine.around_site import AroundSite
 from tokenmerge.engine.block_site import BlockSite
 from tokenmerge.engine.hooked import Args, Kwargs, Pieces, outside_compile
@@ -40,7 +40,6 @@ class StackSite:
         self.tokens = self.trailing = 0
         self.reorders = False
         self.aside: tuple[int, ...] = ()  # tokens that the user's mask keeps as they are
-        self.mask_weights: Tensor | None = None  # (1, N) where the user's mask is neither black nor white
         self.apart = False  # each block gives back all its tokens, because it cannot count on its neighbours
         self.around = False  # merged once around the owner, not at the first and the last block of a run
         self.around_site = AroundSite(self)
@@ -118,7 +117,8 @@ class StackSite:
             fixed_order = f"this call looks tokens up by position in {kinds}-attention (IP-Adapter masks do)"
         self.grid = grid
         self.tokens = math.prod(grid)
-        self._read_mask(grid, device)
+        if self.root.keep is not None:
+            self.aside = tuple(mask_on_grid(self.root.keep, grid).nonzero().flatten().tolist())
         for block in self.blocks:
             block.layout, self.reason = self._layout(block.config, grid)
         layout = self.layout
@@ -180,8 +180,7 @@ class StackSite:
 
     def _averages(self, layout: Layout | None) -> bool:
         """Are tiles averaged, all in the order of the grid? Only where whole steps tell what that loses."""
-        weighed = self.mask_weights is not None  # by which to choose
-        return self.root.config.learns and layout is not None and layout.tiles is not None and not weighed
+        return self.root.config.learns and layout is not None and layout.tiles is not None
 
     def _layout(self, config: MergeConfig | None, grid: tuple[int, ...]) -> tuple[Layout | None, str]:
         """What a config makes of the grid; or None, and why."""
@@ -206,13 +205,6 @@ class StackSite:
                 f"keys_apart is False: a method that merges keys apart has to say so."
             )
         return layout, ""
-
-    def _read_mask(self, grid: tuple[int, ...], device: torch.device) -> None:
-        if self.root.keep is None:
-            return
-        mask = mask_on_grid(self.root.keep, grid)
-        self.aside = tuple((mask == 1).nonzero().flatten().tolist())
-        self.mask_weights = weights_of(mask)[None].to(device) if has_grey(mask) else None
 
     def merges_with(self, config: MergeConfig | None) -> bool:
         """Would a config merge anything on the grid of the last call?"""

@@ -80,6 +80,4 @@ class Place:
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
     keys_of_all: bool = False  # keys merged apart are of all tokens, and not of those that are left after merging
     averages: bool = False  # tiles of which one token is left are averaged, without a look at what they hold
-    # (B, N) or (1, N), in the order of the grid: how many tokens each counts as when destinations are chosen.
-    importance: Tensor | None = None
     draw: Tensor | None = None  # () the step, for methods that draw tokens anew at each (see `MergeConfig.redraws`)

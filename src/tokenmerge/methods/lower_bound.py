@@ -27,10 +27,6 @@ class LowerBound(ToMA):
     detail_every: int | None = 0
 
     @property
-    def weighs_tokens(self) -> bool:
-        return False
-
-    @property
     def _chooses_by_default(self) -> bool:
         return False  # it projects tiles of which one token is left like any other
 

@@ -241,10 +241,6 @@ class ToMA(MergeConfig):
         return ratio, ratio if self.kv_ratio is None else self.number("kv_ratio")
 
     @property
-    def weighs_tokens(self) -> bool:
-        return self.selector not in ("random", "grid")
-
-    @property
     def redraws(self) -> bool:
         return self.selector == "random"
 

@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from tokenmerge.methods.toma import ToMA
 
 SIMILARITY_STEPS = 4096
-WEIGHT_STEPS = 16
 
 
 def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
     """Operators for tokens (B, N, C); with `previous`, its destinations stay and only weights are made anew."""
     assert layout.regions is not None
     regions = layout.regions
-    if layout.even and layout.kept == layout.tokens and not config.weighs_tokens:
+    if layout.even and layout.kept == layout.tokens and config.selector in ("random", "grid"):
         return previous or _one_key_a_region(config, tokens, regions, place)
     if place.averages:
         assert layout.tiles is not None
@@ -94,8 +93,6 @@ def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Pla
     else:
         available = regions.valid
         similarity = similarity * available.unsqueeze(-2)  # padding need not be represented
-    if place.importance is not None:
-        similarity = similarity * _weights_in(regions, place.importance).unsqueeze(-2)
     if place.one_for_batch:
         # Side by side the samples' tokens are all there is to represent, so gains add up over the batch.
         similarity = torch.cat(similarity.unbind(), dim=-1).unsqueeze(0)
@@ -169,13 +166,6 @@ def _among_merged(layout: Layout, keys: LinearOperator) -> Tensor:
     inside, aside = torch.split(merged, [layout.kept - regions.aside, regions.aside])
     first = inside.view(regions.count, -1)[:, : (layout.kept_keys - regions.aside) // regions.count]
     return torch.cat([first.flatten(), aside]).expand(keys.destinations.shape[0], -1)
-
-
-def _weights_in(regions: Regions, importance: Tensor) -> Tensor:
-    """(B, N) -> (B, R, n), in steps that keep sums of similarities exact (see SIMILARITY_STEPS)."""
-    steps = importance.float().mul(WEIGHT_STEPS).round().clamp_min(1).div(WEIGHT_STEPS)
-    inside = steps.index_select(1, regions.order[: regions.count * regions.size])
-    return inside.view(-1, regions.count, regions.size)
 
 
 def _check_picks(picks: Tensor, shape: tuple[int, ...], candidates: int) -> None:
