@@ -93,8 +93,6 @@ def test_todo_refuses_factors_that_are_not_whole(factor):
         ([0.25, 0.5], [0.375, 0.75], False),
         ([0.25, 0.5], [0.5, 0.375], True),
         ([0.2, 0.4, 0.6], [0.3, 0.6], True),  # in the middle of its first half the one is at 0.4, the other at 0.3
-        ([[0.2, 0.6]], 0.5, True),
-        (lambda progress, depth: 0.5, 0.75, True),
         (0.5, None, False),
     ],
 )

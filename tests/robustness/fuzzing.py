@@ -73,27 +73,12 @@ def not_whole(similarity: Tensor, count: int, available: Tensor) -> Tensor:
     return first_ones(similarity, count, available).float()
 
 
-def falling(progress: float, depth: float) -> float:
-    """A ratio of a user's own."""
-    return 0.8 * (1 - progress) * (1 - depth)
-
-
-def never_a_number(progress: float, depth: float) -> float:
-    return float("nan")
-
-
-def only_at_first(progress: float, depth: float) -> float:
-    return 0.5 if progress == 0 else 2.0
-
-
 # Values that no option takes; each is a mistake that a person or a file has made.
 WRONG = st.sampled_from([None, True, -1, 0, 1.5, float("nan"), float("inf"), 10**30, "", "tile", (), (0,), [[1]], {}])
 
 ratios = st.floats(0.01, 0.99) | st.sampled_from([0.001, 0.25, 0.5, 0.75, 0.999, 1e-300, 1 - 1e-12])
-# Ratios that change over the steps, over steps and blocks, or as a function says.
-ratio_lists = st.lists(ratios | ratios | st.just(0), min_size=1, max_size=3).map(tuple)
-changing = ratio_lists | st.lists(ratio_lists, min_size=1, max_size=3).map(tuple)
-changing = changing | st.sampled_from([falling, never_a_number, only_at_first])
+# Ratios that change over the steps.
+changing = st.lists(ratios | ratios | st.just(0), min_size=1, max_size=3).map(tuple)
 few = st.integers(1, 5)
 
 # What each option is given: mostly what it takes.

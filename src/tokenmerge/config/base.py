@@ -31,10 +31,8 @@ class MergeConfig:
     """Options common to every method.
 
     ratio: fraction of the tokens merged away; 0.5 keeps half. More is faster and blurs more; try 0.3 to 0.6 first.
-        A list is stretched over the steps: [0.2, 0.6] merges less in the first half. In a list of lists each inner
-        one is stretched over the blocks: [[0.3, 0.6, 0.3]] spares the outer ones. A function is called as
-        ratio(progress, depth), both from 0 to 1 (see `tokenmerge.config.ratio`). 0 leaves that step or block alone.
-        Blocks with other ratios need other plans and a change of ratio a new one, so few different values are fastest.
+        A list is stretched over the steps: [0.2, 0.6] merges less in the first half. 0 leaves those steps alone. Every
+        change of the ratio needs a new selection, so few different values are fastest.
     parts: which parts of a block run on merged tokens: self-attention, cross-attention, MLP. All three are fastest;
         "self" alone is safest.
     scope: merge around each part ("site", keeps most detail), once per block ("block"), or once per run of
@@ -139,7 +137,7 @@ class MergeConfig:
 
     @property
     def varies(self) -> bool:
-        """Does a ratio change over steps or blocks?"""
+        """Whether a ratio changes over the steps."""
         return any(varies(getattr(self, field)) for field in self.ratios)
 
     @property
@@ -200,20 +198,20 @@ class MergeConfig:
         within = max(2, math.ceil(self.whole_within * steps - 1e-6)) if self.whole_within <= 1 else steps
         return 1 - len(range(1, steps, min(self.whole_every, within))) / steps
 
-    def moments(self, tries: int) -> list[float]:
-        """Where in a generation to look at its ratios to tell all that they are (see `config.ratio.moments`)."""
-        return sorted(set().union(*(moments(getattr(self, field), tries) for field in self.ratios)))
+    def moments(self) -> list[float]:
+        """Each progress at which a ratio may change (see `config.ratio.moments`)."""
+        return sorted(set().union(*(moments(getattr(self, field)) for field in self.ratios)))
 
     def number(self, field: str) -> float:
         """A ratio of a config that has been asked for with `at`, where it must be a number."""
         value: float = getattr(self, field)
         if varies(value):
-            raise ConfigError(f"{field} is {value!r}, which changes: ask for it with at(progress, depth) first.")
+            raise ConfigError(f"{field} is {value!r}, which changes: ask for it with at(progress) first.")
         return value
 
-    def at(self, progress: float, depth: float) -> Self | None:
-        """The same config with the ratios it has there, as numbers; None where that merges nothing."""
-        numbers = {field: ratio_at(field, getattr(self, field), progress, depth) for field in self.ratios}
+    def at(self, progress: float) -> Self | None:
+        """The same config with the ratios of that step, as numbers; None if those merge nothing."""
+        numbers = {field: ratio_at(getattr(self, field), progress) for field in self.ratios}
         # Keys may be merged apart, but not where whole blocks are.
         merges = any(numbers.values()) if self.merged_per == "site" else numbers["ratio"]
         if not merges:
@@ -287,7 +285,7 @@ class MergeConfig:
         if not varies(self.ratio) and (not is_ratio(self.ratio) or self.ratio == 0):
             raise ConfigError(
                 f"ratio is {self.ratio!r}: it is the fraction of tokens merged away, a number between 0 and 1 "
-                f"(both excluded), such as 0.5; or a list of numbers, or a function."
+                f"(both excluded), such as 0.5; or a list of numbers over the steps."
             )
 
     def _check_detail(self) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.detail import remember, unmerged
 from tokenmerge.engine.hooked import (
     Args,
@@ -69,16 +68,6 @@ class BlockSite:
             handle.remove()
         for part in self.parts:
             part.detach()
-
-    @property
-    def config(self) -> MergeConfig | None:
-        """What is done in this block at this step; None where the ratio is 0."""
-        return self.stack.root.config_of(self)
-
-    @property
-    def depth(self) -> float:
-        """0 for the model's first block, 1 for its last."""
-        return self.index / max(1, self.count - 1)
 
     @property
     def kept(self) -> int:

@@ -31,9 +31,6 @@ from tokenmerge.engine.stack_site import StackSite
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError, NothingMergedWarning
 from tokenmerge.models.base import Family, Part
 
-# How often in a generation a function is asked for its ratio before it may be called one that merges nothing.
-TRIES = 100
-
 
 class RootSite:
     """Everything attached to one model."""
@@ -57,14 +54,13 @@ class RootSite:
         self.calls = self.selections = self.weightings = 0
         self.merged_calls = self.whole_calls = 0  # of those that came to their end
         self.draw: Tensor | None = None  # () the step, where tokens are drawn at random: a number would compile anew
-        self.progress = 0.0  # through the generation, at this call
         self.fixed_progress: float | None = None  # set to explain what happens there, where no timestep says it
         self.resting = False  # this step runs whole, because of merge_every or detail_every
         self.lends = False  # and what it gives is remembered, because of detail_every
         self.again = False  # the whole step runs once more, merged, to tell what merging loses
         self.caches = False  # something answers at some steps with what it gave at earlier ones
-        self.ratios: tuple[tuple[float, ...] | None, ...] = ()  # of every block at this step, where they change
-        self._configs: dict[BlockSite, MergeConfig | None] = {}  # the same as configs
+        self.step_config: MergeConfig | None = config  # with the ratios of this step; None if they merge nothing
+        self.ratios: tuple[float, ...] | None = ()  # of this step, if they change
         self.stacks = self._build_stacks()
         self._handles: list[RemovableHandle] = []
 
@@ -105,20 +101,9 @@ class RootSite:
                 f"parts={self.config.parts!r} leave none of its {len(names)} blocks. Skip fewer blocks, or name parts "
                 f"that the model has."
             )
-        self._refuse_ratios_of_nothing(sites)
+        for progress in self.config.moments():
+            self.config.at(progress)  # ratios that do not fit each other raise before the first step
         return sites
-
-    def _refuse_ratios_of_nothing(self, sites: list[StackSite]) -> None:
-        """Try a ratio that changes everywhere, before the first step: what it gives may be wrong, or nothing."""
-        if not self.config.varies:
-            return
-        depths = {block.depth for site in sites for block in site.blocks}
-        tried = [self.config.at(progress, depth) for progress in self.config.moments(TRIES) for depth in depths]
-        if not any(tried):
-            raise NothingMergedError(
-                f"nothing would be merged in {type(self.model).__name__}: ratio is 0 at every step and block that is "
-                f"not skipped. Raise it somewhere."
-            )
 
     def attach(self) -> None:
         self.attached = True
@@ -205,6 +190,7 @@ class RootSite:
         return names_of(tuple(given_argument(names, args, kwargs, name) for name in constant))
 
     def _read_ratios(self) -> None:
+        self.step_config = self.config
         if not self.config.varies:
             return
         progress = self.plan.progress if self.fixed_progress is None else self.fixed_progress
@@ -213,17 +199,8 @@ class RootSite:
                 f"{type(self.model).__name__} was called without a timestep, so a ratio that changes cannot follow the "
                 f"steps: pass timesteps, or give one number as ratio."
             )
-        self.progress = progress
-        blocks = [block for stack in self.stacks for block in stack.blocks]
-        self._configs = {block: self.config.at(progress, block.depth) for block in blocks}
-        self.ratios = tuple(
-            None if config is None else tuple(getattr(config, field) for field in config.ratios)
-            for config in self._configs.values()
-        )
-
-    def config_of(self, block: BlockSite) -> MergeConfig | None:
-        """The config with the ratio that a block has at this step; None where that is 0."""
-        return self._configs[block] if self.config.varies else self.config
+        self.step_config = config = self.config.at(progress)
+        self.ratios = None if config is None else tuple(getattr(config, field) for field in config.ratios)
 
     @torch.no_grad()
     def run_again(self, owner: nn.Module, args: Args, kwargs: Kwargs) -> None:
@@ -273,12 +250,12 @@ class RootSite:
         self.whole_calls += not merges
 
     def _merges_later(self) -> bool:
-        """Would a ratio that changes merge anything on these grids at another step?"""
+        """Whether a ratio that changes would merge anything on these grids at another step."""
         return self.config.varies and any(
-            stack.merges_with(self.config.at(progress, block.depth))
-            for progress in self.config.moments(TRIES)
+            stack.merges_with(self.config.at(progress))
+            for progress in self.config.moments()
             for stack in self.stacks
-            for block in stack.blocks
+            if stack.blocks
         )
 
     def _tell_if_all_was_whole(self) -> None:

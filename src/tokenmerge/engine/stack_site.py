@@ -34,6 +34,7 @@ class StackSite:
         self.root = root
         self.blocks: list[BlockSite] = []  # those not skipped
         self.grid: tuple[int, ...] | None = None
+        self.layout: Layout | None = None  # the same for all blocks; None if nothing is merged on this grid
         self.reason = "not called yet"  # why nothing is merged here, where nothing is
         self.entered: tuple[Tensor, Tensor] | None = None  # a run's tokens before and after merging
         self.entered_whole: Tensor | None = None  # a run's tokens at a step that runs whole
@@ -119,27 +120,28 @@ class StackSite:
         self.tokens = math.prod(grid)
         if self.root.keep is not None:
             self.aside = tuple(mask_on_grid(self.root.keep, grid).nonzero().flatten().tolist())
-        for block in self.blocks:
-            block.layout, self.reason = self._layout(block.config, grid)
-        layout = self.layout
+        layout = None
+        if self.blocks:
+            layout, self.reason = self._layout(self.root.step_config, grid)
+        self.layout = layout = None if layout is None else layout.to(device)
         if fixed_order and self.root.config.scope != "site" and layout is not None:
             raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
         regions = None if layout is None else layout.regions
         # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are picked in any.
-        only_keys = all(block.layout is None or block.kept == self.tokens for block in self.blocks)
-        stays = fixed_order or only_keys or self._averages(layout)
+        only_keys = layout is None or layout.kept == self.tokens
+        stays = fixed_order or only_keys or self._averages
         self.reorders = regions is not None and not (regions.natural or regions.padded or stays)
         if regions is not None:
-            self.regions: Regions = regions.to(device)
+            self.regions: Regions = regions
         run = ""
         for block in self.blocks:
-            block.active = block.layout is not None and not self.root.resting
-            block.lends = block.layout is not None and self.root.lends
+            block.layout = layout
+            block.active = layout is not None and not self.root.resting
+            block.lends = layout is not None and self.root.lends
             self._join_run(block)
         self.around = self._can_merge_around()
         for block in self.blocks:
-            if block.layout is not None:
-                block.layout = block.layout.to(device)
+            if layout is not None:
                 run = block.block.name if block.first_of_run else run
                 block.place = Place(
                     block.block.name,
@@ -148,12 +150,12 @@ class StackSite:
                     self.reorders,
                     self.stack.one_for_batch,
                     block.keys_of_all,
-                    self._averages(block.layout),
+                    self._averages,
                 )
                 block.group = self.root.plan.group(self._group_key(block, run, grid))
                 self._remember(block)
             for part in block.parts:
-                merges = block.layout is not None and self._merges_in(part.part, block)
+                merges = layout is not None and self._merges_in(part.part, block)
                 merges = merges and part.name not in self.root.cached
                 part.active = merges and not self.root.resting
                 part.lends = merges and self.root.lends and self.root.config.scope == "site"
@@ -174,13 +176,9 @@ class StackSite:
         )
 
     @property
-    def layout(self) -> Layout | None:
-        """What becomes of the grid in the first block that merges; None where none does."""
-        return next((block.layout for block in self.blocks if block.layout is not None), None)
-
-    def _averages(self, layout: Layout | None) -> bool:
-        """Are tiles averaged, all in the order of the grid? Only where whole steps tell what that loses."""
-        return self.root.config.learns and layout is not None and layout.tiles is not None
+    def _averages(self) -> bool:
+        """Whether tiles are averaged, all in the order of the grid: only if full steps calibrate what that loses."""
+        return self.root.config.learns and self.layout is not None and self.layout.tiles is not None
 
     def _layout(self, config: MergeConfig | None, grid: tuple[int, ...]) -> tuple[Layout | None, str]:
         """What a config makes of the grid; or None, and why."""
@@ -213,13 +211,10 @@ class StackSite:
     def _join_run(self, block: BlockSite) -> None:
         """Is it merged together with the block before it?"""
         before = block.before
-        joins = before is not None and before.layout is not None and block.layout is not None
-        if before is not None and joins and self.root.config.scope == "stack":
-            # What is merged once has one ratio.
-            joins = (before.kept, before.kept_keys) == (block.kept, block.kept_keys)
-        block.first_of_run, block.last_of_run, block.run_first = not joins, True, block
-        if before is not None and joins:
-            before.last_of_run, block.run_first = False, before.run_first
+        block.first_of_run, block.last_of_run, block.run_first = True, True, block
+        if before is not None and self.layout is not None:
+            block.first_of_run = before.last_of_run = False
+            block.run_first = before.run_first
 
     def _remember(self, block: BlockSite) -> None:
         """Gives a block and its parts a memory of what they return at full steps, if there are such steps."""

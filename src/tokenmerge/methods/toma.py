@@ -43,7 +43,7 @@ class ToMA(MergeConfig):
     temperature: softness of the assignment. Small recovers hard merging by nearest destination; above 0.05 images blur.
     unmerge: "transpose" copies back and is fast; "pinv" is the least-squares inverse, slower, and rarely better.
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
-        With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Lists and functions as there.
+        With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Takes a list as well.
         Keys merged apart are picked and weighed, not averaged: an average is shorter than each of them. With a wider
         scope they are picked among the merged tokens: there kv_ratio must be the larger of the two. In models but
         UNets and PixArt a smaller one saves less, for their attention is then given all tokens (docs/options.md).
