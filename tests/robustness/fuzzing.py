@@ -102,7 +102,6 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "tile": st.tuples(few, few) | st.sampled_from([(2, 2), (4, 4), (1, 1), (8, 8), (2, 4, 4), (10**6, 10**6)]),
     "attend": st.sampled_from(["region", "global"]),
     "selector": st.sampled_from([*SELECTORS, first_ones, too_few, beyond_the_region, not_whole]),
-    "temperature": st.sampled_from([0.01, 0.1, 1.0, 1e-8, 1e-30, 5e-324, 1e8]),
     "unmerge": st.sampled_from(["transpose", "pinv"]),
     "kv_ratio": st.just(0) | ratios | ratios | changing,
     "weights_every": st.sampled_from([1, 1, 2, 5]),

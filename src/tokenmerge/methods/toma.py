@@ -12,14 +12,13 @@ from torch import Tensor
 
 from tokenmerge.config.base import LEARNS_ABOVE, MergeConfig, Scope
 from tokenmerge.config.checks import check_choice, check_whole, store_tuple
-from tokenmerge.config.ratio import Ratio, goes_below, is_number, is_ratio, stored_ratio, varies
+from tokenmerge.config.ratio import Ratio, goes_below, is_ratio, stored_ratio, varies
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
 from tokenmerge.methods.toma_plan import make_plan
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
 
-LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 # One step in so many runs whole, where detail_every is None: fewer where it tells exactly what merging loses.
 WHOLE_STEPS, TELLING_STEPS = 4, 6
 # And sooner where this share of the noise is gone: of 12 steps every fifth, of 8 every third, of 4 every second.
@@ -40,7 +39,6 @@ class ToMA(MergeConfig):
     attend: where tokens are assigned to destinations: within their "region", or "global".
     selector: "facility_location", "random" (good for keys merged apart), "grid", or a function (see
         `tokenmerge.ops.selection`).
-    temperature: softness of the assignment. Small recovers hard merging by nearest destination; above 0.05 images blur.
     unmerge: "transpose" copies back and is fast; "pinv" is the least-squares inverse, slower, and rarely better.
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
         With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Takes a list as well.
@@ -64,7 +62,6 @@ class ToMA(MergeConfig):
     tile: tuple[int, ...] = (4, 4)
     attend: Literal["region", "global"] = "region"
     selector: str | Selector = "facility_location"
-    temperature: float = 0.01
     unmerge: Literal["transpose", "pinv"] = "transpose"
     kv_ratio: Ratio | None = None
     max_downsample: int | None = None
@@ -136,11 +133,6 @@ class ToMA(MergeConfig):
             check_choice(self, "selector", self.selector, tuple(SELECTORS))
         if self.max_downsample is not None:
             check_whole("max_downsample", self.max_downsample, least=1)
-        if not is_number(self.temperature) or self.temperature < LOWEST_TEMPERATURE:
-            raise ConfigError(
-                f"temperature is {self.temperature!r}: it takes a number above 0, {LOWEST_TEMPERATURE:g} at the least, "
-                f"such as 0.01."
-            )
         check_whole("weights_every", self.weights_every, least=1)
         if self.select_every % self.weights_every:
             raise ConfigError(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tokenmerge.methods.toma import ToMA
 
 SIMILARITY_STEPS = 4096
+# Softness of the assignment: close to hard merging into the nearest destination. Above 0.05 images blur.
+TEMPERATURE = 0.01
 
 
 def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
@@ -131,11 +133,11 @@ def _operator(
     places = _places(picks, regions)
     if config.attend == "global":
         valid = None if regions.valid is None else regions.valid.view(1, -1).expand(batch, -1)
-        weights = assignment_weights(unit.reshape(batch, -1, channels), places, config.temperature, valid)
+        weights = assignment_weights(unit.reshape(batch, -1, channels), places, TEMPERATURE, valid)
     else:
         valid = None if regions.valid is None else regions.valid.repeat(batch, 1)
         groups = unit.reshape(batch * count, size, channels)
-        weights = assignment_weights(groups, picks.reshape(batch * count, -1), config.temperature, valid)
+        weights = assignment_weights(groups, picks.reshape(batch * count, -1), TEMPERATURE, valid)
     up = unmerge_by_pinv(weights) if config.unmerge == "pinv" else unmerge_by_transpose(weights)
     mass = represented(weights).view(batch, -1)
     return LinearOperator(
