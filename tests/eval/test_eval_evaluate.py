@@ -321,8 +321,15 @@ def test_the_page_works_in_a_browser(finished, tmp_path):
     assert found["broken"] == 0
 
 
-def test_a_config_that_changes_its_ratio_is_one_more_variant_and_can_go_on(experiment_file, tmp_path, capsys):
+def test_a_config_that_changes_its_ratio_is_one_more_variant_and_can_go_on(
+    experiment_file, tmp_path, capsys, monkeypatch
+):
     """As `tokenmerge tune` writes it. A figure that cannot be drawn for it is told, and costs nothing else."""
+
+    def refused(*args):
+        raise TokenMergeError("this figure cannot be made.")
+
+    monkeypatch.setattr("tokenmerge.eval.run.internal_figures", refused)
     config = ToMA(ratio=[0.25, 0.5], unmerge="pinv")
     (tmp_path / "$my$ config.json").write_text(json.dumps(config.to_dict()))
     path = experiment_file(
