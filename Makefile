@@ -5,6 +5,8 @@ READY := .venv/.ready
 PROMPT ?= red apple
 
 CASES ?= 20000
+# Lines of a Python file.
+LONGEST := 350
 # The newest release of diffusers is the one in .venv.
 OLDER := $(basename $(notdir $(wildcard tests/matrix/*.txt)))
 CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/test_pipelines.py
@@ -42,12 +44,15 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	find src tests -name '*.py' ! -path src/tokenmerge/config/base.py -exec awk \
+		'FNR == $(LONGEST) + 1 { print FILENAME " has more than $(LONGEST) lines"; long = 1 } END { exit long }' {} +
 	$(BIN)/tokenmerge bench table --check
 	$(BIN)/python -m tokenmerge.report.support README.md --check
 	$(BIN)/python -m tokenmerge.eval.front README.md --check
 
 clean:
-	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist
+	rm -rf .venv .venvs .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo dist
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 # hatchling comes first and by the same pins, so that nothing is built with a version nobody has tried. The last two are
