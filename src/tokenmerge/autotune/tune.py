@@ -19,12 +19,11 @@ from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.ratio import is_number, ratio_text
 from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError, UnsupportedModelError
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.runtime.fidelity import PSNR_OF_EQUAL_IMAGES, fidelity
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Two equal images have no noise and an infinite ratio; a mean over pairs needs a number.
-PSNR_OF_EQUAL_IMAGES = 100.0
 RATIOS = (0.75, 0.5, 0.25)
 TILES = ((4, 4), 0.9375), ((2, 2), 0.75)  # of which one token is left, and whole steps tell what that loses
 
@@ -220,15 +219,12 @@ def _try(
     pipe: Any, config: MergeConfig, work: float, pairs: list[Pair], options: Any, unmerged: list[Image], bar: Any
 ) -> Trial | None:
     """A config on every pair; None where the pictures have so few steps that it runs them whole."""
-    from tokenmerge.runtime.fidelity import fidelity
-
     trial = Trial(config, work)
     with merged(pipe, config) as handle:
         for pair, image in zip(pairs, unmerged, strict=True):
             handle.reset()
             made, seconds = _timed(pipe, pair, options, bar)
-            psnr = fidelity(image, made).psnr
-            trial.psnr.append(PSNR_OF_EQUAL_IMAGES if psnr is None else min(psnr, PSNR_OF_EQUAL_IMAGES))
+            trial.psnr.append(fidelity(image, made).finite_psnr)
             trial.seconds.append(seconds)
         return trial if any(root.merged_calls for root in handle._roots) else None
 

@@ -90,7 +90,7 @@ def draw_quality_against_time(swept: Swept) -> str:
         for name in names:
             line = [cell for cell in swept.cells if cell.method == name and cell.shot and cell.fidelity]
             times = [100 * cell.share for cell in line]
-            values = [_psnr(cell.fidelity) for cell in line if cell.fidelity]
+            values = [min(cell.fidelity.finite_psnr, HIGHEST_PSNR) for cell in line if cell.fidelity]
             panel.plot(times, values, label=name, markersize=6, **look_of(name, names))
             for cell, time, value in zip(line, times, values, strict=True):
                 label = {"textcoords": "offset points", "xytext": (6, 4), "fontsize": 8, "color": "#666666"}
@@ -129,7 +129,3 @@ def _figure(image: Image.Image, title: str, *remarks: str) -> str:
         f'<figure><img src="{data_url(image, THUMBNAIL)[0]}" alt="{html.escape(title)}">'
         f"<figcaption><b>{html.escape(title)}</b>{lines}</figcaption></figure>"
     )
-
-
-def _psnr(value: Fidelity) -> float:
-    return HIGHEST_PSNR if value.psnr is None else min(value.psnr, HIGHEST_PSNR)
