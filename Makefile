@@ -45,6 +45,7 @@ check: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/deptry src
 	find src tests -name '*.py' ! -path src/tokenmerge/config/base.py -exec awk \
 		'FNR == $(LONGEST) + 1 { print FILENAME " has more than $(LONGEST) lines"; long = 1 } END { exit long }' {} +
 	$(BIN)/tokenmerge bench table --check
