@@ -10,8 +10,10 @@ import torch
 import tokenmerge as tm
 from tokenmerge import zoo
 from tokenmerge.errors import ConfigError, UsageError
+from tokenmerge.runtime.denoisers import load_denoiser_on_meta
+from tokenmerge.runtime.devices import SlowPrecisionWarning, pick_device, pick_dtype
 from tokenmerge.runtime.generation import Picture, check_picture
-from tokenmerge.runtime.pipelines import default_model, load_denoiser_on_meta, load_pipeline, pick_device, pick_dtype
+from tokenmerge.runtime.pipelines import default_model, load_pipeline
 from tokenmerge.runtime.tiny_random import build_tiny_random
 
 
@@ -50,7 +52,8 @@ def test_a_folder_with_half_precision_files_alone(tmp_path: Path) -> None:
 
 def test_dtype_and_device() -> None:
     assert pick_dtype(None, torch.device("cpu")) == torch.float32
-    assert pick_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
+    with pytest.warns(SlowPrecisionWarning, match="bfloat16 is for GPUs"):
+        assert pick_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
     assert pick_device("cpu").type == "cpu"
     assert load_pipeline("tiny-random", "cpu", "bfloat16").pipe.unet.dtype == torch.bfloat16
     with pytest.raises(ConfigError, match="which this machine does not have"):

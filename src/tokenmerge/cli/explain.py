@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from tokenmerge.api import apply
     from tokenmerge.autotune.break_even import worthwhile
     from tokenmerge.report.explain import native_size
+    from tokenmerge.runtime.denoisers import load_denoiser_on_meta
     from tokenmerge.runtime.generation import MOST_STEPS
-    from tokenmerge.runtime.pipelines import load_denoiser_on_meta
 
     steps = None if args.steps is None else options.read_whole("--steps", args.steps, 1, MOST_STEPS)
     model = _with_weights(args.model) if args.measure else load_denoiser_on_meta(args.model)
@@ -71,9 +71,10 @@ def run(args: argparse.Namespace) -> int:
 def _with_weights(name: str | None) -> nn.Module:
     from tokenmerge.api import denoisers_of
     from tokenmerge.bench.subject import load_model
-    from tokenmerge.runtime.pipelines import load_pipeline, pick_device, pick_dtype
+    from tokenmerge.runtime.devices import pick_device, pick_dtype
+    from tokenmerge.runtime.pipelines import load_pipeline
 
     if name in ARCHITECTURES:
         device = pick_device(None)
-        return load_model(name, device, pick_dtype(None, device), blocks=None)
+        return load_model(name, device, pick_dtype(None, device))
     return denoisers_of(load_pipeline(name).pipe)[0]

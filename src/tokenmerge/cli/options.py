@@ -61,7 +61,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add_pickle_option(group)
 
 
-def add_pickle_option(group: argparse._ArgumentGroup) -> None:
+def add_pickle_option(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--allow-pickle",
         action="store_true",

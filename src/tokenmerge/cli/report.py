@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -12,6 +10,7 @@ import torch
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.eval.prompts import prompt_fits
 from tokenmerge.runtime.generation import Picture
+from tokenmerge.runtime.machine import library_versions
 from tokenmerge.runtime.pipelines import LoadedPipeline
 
 
@@ -48,9 +47,6 @@ def about_picture(
         },
         "method": method,
         "config": None if config is None else config.to_dict(),
-        "versions": {
-            "python": platform.python_version(),
-            **{package: version(package) for package in ("tokenmerge", "torch", "diffusers", "transformers")},
-        },
+        "versions": library_versions(),
         "threads": torch.get_num_threads(),
     }

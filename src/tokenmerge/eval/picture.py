@@ -8,8 +8,6 @@ import platform
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from tokenmerge.eval.pairs import Pair
 from tokenmerge.eval.prompts import cut_prompt, prompt_fits
 from tokenmerge.eval.variants import Variant
 from tokenmerge.runtime.generation import guidance_arguments
+from tokenmerge.runtime.machine import library_versions
 
 METADATA_KEY = "tokenmerge"
 
@@ -127,15 +126,3 @@ class PictureMaker:
     def _worker(self) -> str:
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
         return f"{platform.node()} {device}, {torch.get_num_threads()} threads"
-
-
-@cache
-def library_versions() -> dict[str, str]:
-    """What an image may depend on."""
-    versions = {"python": platform.python_version()}
-    for package in ("tokenmerge", "torch", "diffusers", "transformers"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "unknown"
-    return versions

@@ -18,13 +18,13 @@ from tokenmerge.eval.figures.grids import grids_of
 from tokenmerge.eval.figures.internals import internal_figures
 from tokenmerge.eval.metrics.measure import measure
 from tokenmerge.eval.pairs import Pair, make_pairs
-from tokenmerge.eval.picture import library_versions
 from tokenmerge.eval.prompts import read_prompts
 from tokenmerge.eval.report import gallery_of, report_page
 from tokenmerge.eval.results import Results, results_of
 from tokenmerge.eval.run_folder import RunFolder
 from tokenmerge.eval.tables import tables_of
 from tokenmerge.eval.variants import Variant, variants_of
+from tokenmerge.runtime.machine import library_versions
 
 Say = Callable[[str], None]
 

@@ -28,7 +28,7 @@ from tokenmerge.eval.run_folder import RunFolder
 from tokenmerge.eval.statistics import Estimate
 from tokenmerge.eval.variants import BASELINE, Variant
 from tokenmerge.runtime import fidelity
-from tokenmerge.runtime.pipelines import pick_device
+from tokenmerge.runtime.devices import pick_device
 
 # Takes the unmerged image, the merged one, (3, H, W) uint8 each, and the prompt.
 PairMetric = Callable[[Tensor, Tensor, str], float]
