@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 from small_experiment import EXPERIMENT, PROMPTS
 
-from tokenmerge.eval import atomic
+from tokenmerge.errors import WriteError
 from tokenmerge.eval.engine import LocalEngine, Work, work_left
 from tokenmerge.eval.errors import RunFolderError
 from tokenmerge.eval.experiment import read_experiment
@@ -29,6 +29,7 @@ from tokenmerge.eval.records import load_records
 from tokenmerge.eval.run import make_images
 from tokenmerge.eval.run_folder import RunFolder
 from tokenmerge.eval.variants import variants_of
+from tokenmerge.runtime import files
 from tokenmerge.runtime.tiny_random import build_tiny_random
 
 
@@ -273,12 +274,12 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(copied, undisturbed, experi
             raise OSError(errno.ENOSPC, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(atomic.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     for spare in (2, 3, 6):  # the disk fills up at an image, at a record
         room[0] = spare
-        with pytest.raises(RunFolderError, match="the disk is full"):
+        with pytest.raises(WriteError, match="the disk is full"):
             run(copied, read_experiment(experiment_file()))
-        assert not list(copied.rglob(f"*{atomic.TEMPORARY}"))
+        assert not list(copied.rglob(f"*{files.TEMPORARY}"))
         assert all(json.loads(line) for line in file.read_text().splitlines())
     monkeypatch.undo()
     run(copied, read_experiment(experiment_file()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from tokenmerge.config.ratio import is_number, ratio_text
 from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError, UnsupportedModelError
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.runtime.fidelity import PSNR_OF_EQUAL_IMAGES, fidelity
+from tokenmerge.runtime.files import write_json
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -84,7 +84,7 @@ class Tuned:
 
     def save(self, file: str | Path) -> None:
         """Write the config as JSON; `MergeConfig.from_dict` and `--config` read it."""
-        Path(file).write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8")
+        write_json(Path(file), self.config.to_dict())
 
     def __str__(self) -> str:
         return f"{table_of(self.trials, self.min_psnr)}\n\n{self.speedup:.2f}x, measured: {self.config!r}"

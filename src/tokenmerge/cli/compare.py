@@ -130,15 +130,15 @@ def _draw_pair(loaded: LoadedPipeline, picture: Picture, config: MergeConfig, ke
 
 
 def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
-    from tokenmerge.cli.files import save_image, save_json
     from tokenmerge.cli.side_by_side import side_by_side
+    from tokenmerge.runtime.files import write_image, write_json
 
     about = {
         key: result[key] for key in ("prompt", "negative", "seed", "steps", "size", "guidance", "model", "versions")
     }
-    save_image(pair.unmerged, folder / "unmerged.png", {**about, "method": options.NO_METHOD, "config": None})
+    write_image(folder / "unmerged.png", pair.unmerged, {**about, "method": options.NO_METHOD, "config": None})
     merged_about = {**about, "method": result["method"], "config": result["config"]}
-    save_image(pair.merged, folder / "merged.png", merged_about)
+    write_image(folder / "merged.png", pair.merged, merged_about)
     model = (
         "tiny random model, its pictures mean nothing" if result["model"]["random_weights"] else result["model"]["name"]
     )
@@ -149,8 +149,8 @@ def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
         ],
         f"“{result['prompt']}”, seed {result['seed']}, {result['steps']} steps, {model}",
     )
-    save_image(sheet, folder / "side_by_side.png")
-    save_json(result, folder / "compare.json")
+    write_image(folder / "side_by_side.png", sheet)
+    write_json(folder / "compare.json", result)
 
 
 def _print_table(result: dict[str, Any], pair: Pair, folder: Path) -> None:

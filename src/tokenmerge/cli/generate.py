@@ -40,8 +40,9 @@ def run(args: argparse.Namespace) -> int:
     if keep is not None and config is None:
         raise UsageError("--keep says what merging must leave alone, and --method none merges nothing: leave one out.")
 
-    from tokenmerge.cli.files import save_image, writable_image
+    from tokenmerge.cli.files import writable_image
     from tokenmerge.cli.report import about_picture, print_cut, print_notice
+    from tokenmerge.runtime.files import write_image
 
     file = writable_image(args.out)
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     with nullcontext() if config is None else merged(loaded.pipe, config, keep):
         image, seconds = draw(loaded, picture, progress="generating")
     about = about_picture(loaded, picture, image.size, args.method, config)
-    save_image(image, file, about)
+    write_image(file, image, about)
     if args.json:
         print(json.dumps({**about, "seconds": seconds, "file": str(file)}, indent=2))
     else:

@@ -52,8 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if size is not None:
         asked["width"], asked["height"] = size
 
-    from tokenmerge.cli.files import save_json, writable_folder
+    from tokenmerge.cli.files import writable_folder
     from tokenmerge.cli.report import print_notice
+    from tokenmerge.runtime.files import write_json
 
     file = None if args.out is None else Path(args.out).expanduser()
     if file is not None:
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     asked |= guidance_arguments(loaded.pipe, guidance)
     found = tune(loaded.pipe, prompts, min_psnr, seeds=range(seeds), **asked)
     if file is not None:
-        save_json(found.config.to_dict(), file)
+        write_json(file, found.config.to_dict())
     if args.json:
         print(json.dumps({**found.to_dict(), "file": None if file is None else str(file)}, indent=2))
     else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import platform
 import time
 from contextlib import nullcontext
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 from tokenmerge.api import merged
 from tokenmerge.errors import TokenMergeError
@@ -19,10 +17,9 @@ from tokenmerge.eval.experiment import Experiment
 from tokenmerge.eval.pairs import Pair
 from tokenmerge.eval.prompts import cut_prompt, prompt_fits
 from tokenmerge.eval.variants import Variant
+from tokenmerge.runtime.files import encoded
 from tokenmerge.runtime.generation import guidance_arguments
 from tokenmerge.runtime.machine import library_versions
-
-METADATA_KEY = "tokenmerge"
 
 
 @dataclass(frozen=True)
@@ -117,11 +114,7 @@ class PictureMaker:
             "steps": choice.steps,
             "guidance": choice.guidance,
         }
-        metadata = PngImagePlugin.PngInfo()
-        metadata.add_itxt(METADATA_KEY, json.dumps(made_from, ensure_ascii=False))
-        buffer = io.BytesIO()
-        image.save(buffer, format="PNG", pnginfo=metadata)
-        return buffer.getvalue()
+        return encoded(image, about=made_from)
 
     def _worker(self) -> str:
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)

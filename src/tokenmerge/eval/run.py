@@ -9,7 +9,6 @@ import torch
 from tqdm import tqdm
 
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.eval.atomic import write_atomically
 from tokenmerge.eval.engine import Engine, work_left
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.eval.experiment import MOST_IMAGES, Experiment
@@ -24,6 +23,7 @@ from tokenmerge.eval.results import Results, results_of
 from tokenmerge.eval.run_folder import RunFolder
 from tokenmerge.eval.tables import tables_of
 from tokenmerge.eval.variants import Variant, variants_of
+from tokenmerge.runtime.files import write_atomically
 from tokenmerge.runtime.machine import library_versions
 
 Say = Callable[[str], None]

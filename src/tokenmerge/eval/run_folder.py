@@ -13,7 +13,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tokenmerge.eval.atomic import TEMPORARY, is_inside, plain_disk_errors, write_atomically
 from tokenmerge.eval.errors import ExperimentError, RunFolderError
 from tokenmerge.eval.experiment import Experiment, read_experiment
 from tokenmerge.eval.json_lines import read_lines, to_line
@@ -21,6 +20,7 @@ from tokenmerge.eval.pairs import Pair, draw_start
 from tokenmerge.eval.picture import Picture
 from tokenmerge.eval.records import Record, append_record, image_file, load_records
 from tokenmerge.eval.variants import Variant
+from tokenmerge.runtime.files import TEMPORARY, is_inside, plain_disk_errors, write_atomically
 from tokenmerge.runtime.pipelines import default_model
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from tokenmerge.autotune.worthwhile import Timing
 from tokenmerge.config.base import MergeConfig
@@ -23,6 +22,7 @@ from tokenmerge.engine.root import RootSite, root_site_of
 from tokenmerge.engine.stack_site import StackSite
 from tokenmerge.models import family_of
 from tokenmerge.report.explanation import Explanation, Measured, ModelReport, MultiplyAdds, StackReport
+from tokenmerge.runtime.multiply_adds import count_multiply_adds
 
 # A ratio that is a function is looked at so often: each change of it is counted apart, which takes its time.
 TENTHS = 10
@@ -190,11 +190,8 @@ def native_size(model: nn.Module) -> tuple[int, int]:
     return height * pixels, width * pixels
 
 
-@torch.no_grad()
 def _count(model: nn.Module, args: Any, kwargs: Any) -> int:
-    with FlopCounterMode(display=False) as counter:
-        model(*args, **kwargs)
-    return int(counter.get_total_flops()) // 2
+    return count_multiply_adds(lambda: model(*args, **kwargs))
 
 
 def _stack_reports(stack: StackSite, during: str) -> list[StackReport]:

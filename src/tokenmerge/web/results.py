@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenmerge.runtime.files import write_json
 from tokenmerge.web.bounds import Inputs
 from tokenmerge.web.runs import Comparison
 
@@ -69,9 +69,7 @@ def _row(run: Run) -> list[Any]:
 def export(runs: Sequence[Run], folder: Path) -> Path:
     """The history as a JSON file, oldest first."""
     file = folder / "tokenmerge-history.json"
-    file.write_text(
-        json.dumps([run.comparison.to_dict() for run in runs], indent=2, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    write_json(file, [run.comparison.to_dict() for run in runs])
     return file
 
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from tokenmerge.eval.atomic import append_line
 from tokenmerge.eval.errors import MetricUnavailable
 from tokenmerge.eval.experiment import MetricChoice
 from tokenmerge.eval.json_lines import lines_of
@@ -29,6 +28,7 @@ from tokenmerge.eval.statistics import Estimate
 from tokenmerge.eval.variants import BASELINE, Variant
 from tokenmerge.runtime import fidelity
 from tokenmerge.runtime.devices import pick_device
+from tokenmerge.runtime.files import append_line
 
 # Takes the unmerged image, the merged one, (3, H, W) uint8 each, and the prompt.
 PairMetric = Callable[[Tensor, Tensor, str], float]
