@@ -12,7 +12,7 @@ from tokenmerge import zoo
 from tokenmerge.errors import ConfigError, UsageError
 from tokenmerge.runtime.denoisers import load_denoiser_on_meta
 from tokenmerge.runtime.devices import SlowPrecisionWarning, pick_device, pick_dtype
-from tokenmerge.runtime.generation import Picture, check_picture
+from tokenmerge.runtime.generation import ImageRequest, check_request
 from tokenmerge.runtime.pipelines import default_model, load_pipeline
 from tokenmerge.runtime.tiny_random import build_tiny_random
 
@@ -65,11 +65,11 @@ def test_meta_models_can_be_explained() -> None:
     assert handle.explain(size=(256, 256)).models[0].stacks[0].grid == (32, 32)
 
 
-def test_what_a_pipeline_cannot_draw() -> None:
+def test_what_a_pipeline_cannot_generate() -> None:
     loaded = load_pipeline("tiny-random", "cpu")
-    check_picture(loaded, Picture("a cat", negative="dogs", size=(264, 256)))
+    check_request(loaded, ImageRequest("a cat", negative="dogs", size=(264, 256)))
     with pytest.raises(UsageError, match="not a multiple of 8"):
-        check_picture(loaded, Picture("a cat", size=(260, 256)))
+        check_request(loaded, ImageRequest("a cat", size=(260, 256)))
 
 
 def test_transformers_need_whole_patches() -> None:
@@ -87,6 +87,6 @@ def test_transformers_need_whole_patches() -> None:
     loaded = LoadedPipeline(Patches(), "flux-like", torch.device("cpu"), torch.float32)
     assert loaded.size_step == 16
     with pytest.raises(UsageError, match="multiple of 16 pixels: use 512 instead"):
-        check_picture(loaded, Picture("a cat", size=(512, 520)))
+        check_request(loaded, ImageRequest("a cat", size=(512, 520)))
     with pytest.raises(UsageError, match="flux-like takes no negative prompt"):
-        check_picture(loaded, Picture("a cat", negative="dogs"))
+        check_request(loaded, ImageRequest("a cat", negative="dogs"))

@@ -11,7 +11,7 @@ from command_runs import SMALL, Run
 from PIL import Image
 
 import tokenmerge as tm
-from tokenmerge.runtime.generation import Picture, draw
+from tokenmerge.runtime.generation import ImageRequest
 from tokenmerge.runtime.pipelines import load_pipeline
 
 
@@ -35,7 +35,7 @@ def test_what_is_found_is_written_and_used(run: Run, tmp_path: Path) -> None:
     assert run("generate", "a cat", *SMALL, "--config", "config.json").code == 0
     loaded = load_pipeline("tiny-random", "cpu")
     with tm.merged(loaded.pipe, tm.MergeConfig.from_dict(saved)):
-        expected, _ = draw(loaded, Picture("a cat", steps=2, size=(256, 256)))
+        expected, _ = loaded.generate(ImageRequest("a cat", steps=2, size=(256, 256)))
     assert (pixels("image.png") == np.asarray(expected)).all()
 
 
@@ -110,14 +110,14 @@ def test_a_mask_keeps_what_is_white(run: Run, tmp_path: Path, command: str) -> N
     assert (kept != pixels(image)).any()
     loaded = load_pipeline("tiny-random", "cpu")
     with tm.merged(loaded.pipe, tm.ToMA(), keep=mask):
-        expected, _ = draw(loaded, Picture("a cat", steps=2, size=(256, 256)))
+        expected, _ = loaded.generate(ImageRequest("a cat", steps=2, size=(256, 256)))
     assert (kept == np.asarray(expected)).all()
 
 
 def test_a_mask_that_is_none_is_a_sentence(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mask.png").write_text("no picture")
+    (tmp_path / "mask.png").write_text("no image")
     outcome = run("generate", "a cat", *SMALL, "--keep", "mask.png")
     assert outcome.code == 2
-    assert "cannot be read as a picture" in outcome.err
+    assert "cannot be read as an image" in outcome.err
     outcome = run("generate", "a cat", *SMALL, "--keep", "mask.png", "--method", "none")
     assert outcome.code == 2

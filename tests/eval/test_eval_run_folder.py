@@ -23,8 +23,8 @@ from tokenmerge.errors import WriteError
 from tokenmerge.eval.engine import LocalEngine, Work, work_left
 from tokenmerge.eval.errors import RunFolderError
 from tokenmerge.eval.experiment import read_experiment
+from tokenmerge.eval.image_maker import ImageMaker
 from tokenmerge.eval.pairs import Pair
-from tokenmerge.eval.picture import PictureMaker
 from tokenmerge.eval.records import load_records
 from tokenmerge.eval.run import make_images
 from tokenmerge.eval.run_folder import RunFolder
@@ -34,7 +34,7 @@ from tokenmerge.runtime.tiny_random import build_tiny_random
 
 
 def engine_of(experiment):
-    return LocalEngine(experiment, lambda e: PictureMaker(e, build_tiny_random()))
+    return LocalEngine(experiment, lambda e: ImageMaker(e, build_tiny_random()))
 
 
 def run(path: Path, experiment, said=None) -> RunFolder:
@@ -328,6 +328,6 @@ def test_the_clock_stops_before_the_image_is_written(undisturbed, experiment_fil
             time.sleep(0.05 if num_inference_steps == 2 else 0.5)
             return type("Output", (), {"images": [Image.new("RGB", (8, 8))]})
 
-    maker = PictureMaker(experiment, Slow())
+    maker = ImageMaker(experiment, Slow())
     picture = maker.make(variants_of(experiment)[0], Pair("00000", "p", 1))
     assert 0.05 <= picture.seconds < 0.4

@@ -17,9 +17,9 @@ from tokenmerge.cli.main import _is_out_of_memory, main
 from tokenmerge.eval.engine import LocalEngine
 from tokenmerge.eval.errors import ExperimentError, MetricUnavailable, RunFolderError
 from tokenmerge.eval.experiment import parse_experiment, read_experiment
+from tokenmerge.eval.image_maker import ImageMaker
 from tokenmerge.eval.metrics.inception import load_inception
 from tokenmerge.eval.metrics.vision import load_clip, load_dino
-from tokenmerge.eval.picture import PictureMaker
 from tokenmerge.eval.prompts import read_prompts
 from tokenmerge.eval.run import evaluate
 from tokenmerge.eval.run_folder import RunFolder
@@ -51,7 +51,7 @@ def run(folder: Path, experiment: dict[str, Any], out: str = "run") -> Path:
     evaluate(
         parse_experiment(experiment, folder),
         folder / out,
-        lambda settled: LocalEngine(settled, lambda each: PictureMaker(each, pipe)),
+        lambda settled: LocalEngine(settled, lambda each: ImageMaker(each, pipe)),
         lambda sentence: None,
     )
     return folder / out

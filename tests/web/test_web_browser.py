@@ -27,7 +27,7 @@ def divider_place(user: PageUser) -> float:
 
 def test_it_loads_with_a_word_under_each_control(user: PageUser) -> None:
     assert user.page.title() == "tokenmerge"
-    for title in ("Picture and model", "Merging in detail"):
+    for title in ("Image and model", "Merging in detail"):
         user.unfold(title)
     for control in ("prompt", "ratio", "method", "size", "steps", "seed", "guidance", "model"):
         assert user.page.locator(f"#{control}").is_visible(), control

@@ -179,7 +179,7 @@ def _config(method: str, ratio: float, options: Mapping[str, Any] | None) -> Mer
         raise UsageError(
             f"{method} merges more at some steps than at others (its ratio, merge_every or detail_within), and bench "
             f"times single steps: set ratio to one number and leave out merge_every and detail_within, or time whole "
-            f"pictures with `tokenmerge compare`."
+            f"images with `tokenmerge compare`."
         )
     return config
 

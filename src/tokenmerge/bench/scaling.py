@@ -49,7 +49,7 @@ class ScalingTrial:
 
     @contextmanager
     def _installed(self, stopwatch: Stopwatch) -> Iterator[None]:
-        """With a stopwatch on every merge, so that the whole step and its overhead come from the very same call."""
+        """With a stopwatch on every merge, so that the full step and its overhead come from the very same call."""
         if not isinstance(self.contender, Merged):
             with self.contender.installed(self.subject):
                 yield

@@ -42,9 +42,9 @@ EVERY_STEP_ALIKE = Schedule({"steady": 1})
 
 
 def schedule_of(config: MergeConfig) -> Schedule:
-    """The schedule a config asks for. What is due at a whole step is made at the next that merges.
+    """The schedule a config asks for. What is due at a full step is made at the next that merges.
 
-    Where whole steps run merged as well, plans are made there, and besides only at the first step of all.
+    Where full steps run merged as well, plans are made there, and besides only at the first step of all.
 
     >>> from tokenmerge import ToMA
     >>> dict(schedule_of(ToMA.paper()).counts)

@@ -124,7 +124,7 @@ def _add_common(parser: argparse.ArgumentParser, ratios: str, nested: bool = Fal
     add("--out", None, "result file (.json), written after every repeat", type=Path)
     add("--resume", False, "continue the result file: measure the repeats it lacks", action="store_true")
     add("--overwrite", False, "replace the result file", action="store_true")
-    add("--plot", None, "draw the result into this file (.svg, .png, .pdf); needs matplotlib", type=Path)
+    add("--plot", None, "plot the result into this file (.svg, .png, .pdf); needs matplotlib", type=Path)
     add("--json", False, "print the result as JSON instead of a table", action="store_true")
 
 

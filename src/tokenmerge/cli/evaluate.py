@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     group.add_argument(
         "--limit", metavar="N", help="take only the first N prompts; may be raised later in the same folder"
     )
-    group.add_argument("--seeds", metavar="N", help="draw N seeds for each prompt")
+    group.add_argument("--seeds", metavar="N", help="sample N seeds for each prompt")
     group.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels, 768x512 or 512")
     group.add_argument("--steps", metavar="N", help="denoising steps")
     group.add_argument("--real-images", metavar="FOLDER", type=Path, help="real images, for FID to them")

@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "explain",
         help="what would be merged where in a model, and what it saves",
         description="Show block by block what would be merged in a model, and the multiply-adds it saves. Nothing is "
-        "downloaded or drawn: the model is built without weights.",
+        "downloaded or generated: the model is built without weights.",
         epilog=f"{models}\n\n{options.methods_listed()}",
         formatter_class=options.HelpFormatter,
     )
@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--batch", default="1", metavar="N", help="images at once; guidance doubles them in most models (default: 1)"
     )
     parser.add_argument(
-        "--steps", metavar="N", help="of the picture; of few steps more run whole, and less is saved (default: many)"
+        "--steps", metavar="N", help="of the image; of few steps more run whole, and less is saved (default: many)"
     )
     options.add_method_options(parser)
     parser.add_argument(

@@ -61,7 +61,7 @@ def make_images(
         # The bar shows by itself how long is left, counting only what this process makes.
         with tqdm(total=total, initial=total - missing, desc="images", unit="image", disable=not missing) as bar:
             for made in engine.run(work):
-                folder.save(made.pair, made.variant, made.picture)
+                folder.save(made.pair, made.variant, made.image)
                 bar.update()
     finally:
         engine.close()

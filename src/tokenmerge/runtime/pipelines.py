@@ -6,17 +6,21 @@ loaded can run anything.
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tokenmerge.errors import ModelLoadError, UnsupportedModelError
 from tokenmerge.models.published import ARCHITECTURES
 from tokenmerge.runtime.devices import pick_device, pick_dtype
+from tokenmerge.runtime.generation import ImageRequest, generate, takes
 from tokenmerge.runtime.model_folder import INDEX, check_folder
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 TINY_RANDOM = "tiny-random"
 PREFERRED = "emoji-sd"
@@ -30,7 +34,7 @@ class LoadedPipeline:
     name: str
     device: torch.device
     dtype: torch.dtype
-    # Weights are random, so a picture says nothing about quality.
+    # Weights are random, so an image says nothing about quality.
     random: bool = False
 
     @property
@@ -39,12 +43,18 @@ class LoadedPipeline:
         if not self.random:
             return None
         return (
-            f"{self.name} is a tiny model with random weights: its pictures mean nothing, name a real one with --model."
+            f"{self.name} is a tiny model with random weights: its images mean nothing, name a real one with --model."
         )
 
     def takes(self, argument: str) -> bool:
-        """Does the pipeline's call take this argument?"""
-        return argument in inspect.signature(self.pipe.__call__).parameters
+        """Whether the pipeline's call takes this argument."""
+        return takes(self.pipe, argument)
+
+    def generate(
+        self, request: ImageRequest, progress: str | None = None, on_step: Callable[[int], None] | None = None
+    ) -> tuple[Image, float]:
+        """The image of a request and its seconds, by `runtime.generation.generate`."""
+        return generate(self.pipe, **request.arguments(self.pipe), progress=progress, on_step=on_step)
 
     @property
     def size_step(self) -> int:
@@ -93,7 +103,7 @@ def _load(name: str, dtype: torch.dtype, allow_pickle: bool) -> Any:
         return build_tiny_random()
     if name in ARCHITECTURES:
         raise ModelLoadError(
-            f"{name} names an architecture, which has no weights to draw with: give the folder or the hub id of a "
+            f"{name} names an architecture, which has no weights to generate with: give the folder or the hub id of a "
             f"model (`tokenmerge explain` takes {name} as it is)."
         )
     from tokenmerge import zoo

@@ -1,4 +1,4 @@
-"""Draws a picture once more and notes what merging does in every block, at some of the steps."""
+"""Generates an image once more and notes what merging does in every block, at some of the steps."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class MergeView:
 
 @dataclass
 class Recording:
-    """What was seen while one picture was drawn."""
+    """What was seen while one image was generated."""
 
     request: Request
     image: Image
@@ -123,13 +123,13 @@ class Recording:
 
 
 def record(studio: Studio, request: Request, watch: Watch) -> Recording:
-    """Draw the picture with every block watched; once more, with new destinations at every step, for their overlap."""
+    """Generate the image with every block watched; then again, with new destinations at each step, for the overlap."""
     with studio.alone(request.model, watch) as loaded:
-        unmerged = studio.unmerged(request.model, request.picture, watch.within(0, 0.3))
+        unmerged = studio.unmerged(request.model, request.image, watch.within(0, 0.3))
         with timed_merging(loaded, request.config) as (stopwatch, roots):
-            recorder = _Recorder(roots[0], request.picture.steps)
+            recorder = _Recorder(roots[0], request.image.steps)
             with recorder.watching():
-                image, seconds = studio.draw(loaded, request.picture, "looking inside", watch.within(0.3, 0.65))
+                image, seconds = studio.generate(loaded, request.image, "looking inside", watch.within(0.3, 0.65))
             averages = any(block.place.averages for stack in roots[0].stacks for block in stack.blocks)
         stages = {
             "unmerged": stages_of(unmerged.parts, unmerged.seconds),
@@ -139,12 +139,12 @@ def record(studio: Studio, request: Request, watch: Watch) -> Recording:
         config = request.config
         if isinstance(config, ToMA) and not (isinstance(config, LowerBound) or config.redraws or averages):
             with recorded_destinations(loaded.pipe, config) as picks:
-                studio.draw(loaded, request.picture, "destinations of every step", watch.within(0.65, 1))
+                studio.generate(loaded, request.image, "destinations of every step", watch.within(0.65, 1))
             recording.overlaps = overlaps(picks)
         else:
             recording.no_overlaps = (
                 f"{type(config).__name__} with these settings does not choose its destinations by looking at the "
-                f"picture, so there is nothing to follow over the steps. Choose another of the ToMA methods, or a "
+                f"image, so there is nothing to follow over the steps. Choose another of the ToMA methods, or a "
                 f"ratio that leaves more than one token of each tile, to see this."
             )
     return recording

@@ -1,4 +1,4 @@
-"""Where the time of a picture goes: choosing destinations, making weights, merging, unmerging, attention, MLP."""
+"""Where the time of an image goes: choosing destinations, making weights, merging, unmerging, attention, MLP."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def timed_merging(loaded: LoadedPipeline, config: MergeConfig) -> Iterator[tuple
 def stages_of(laps: dict[str, float], seconds: float, aside: float = 0.0) -> dict[str, float]:
     """Seconds by stage, from a stopwatch's laps and the whole.
 
-    aside: seconds of the whole that were spent on looking, not on the picture.
+    aside: seconds of the whole that were spent on looking, not on the image.
     """
     repeated = laps.get("repeated", 0.0)
     stages = {

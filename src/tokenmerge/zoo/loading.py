@@ -18,7 +18,7 @@ NATIVE_LATENT_SIDE = 32  # 256 px
 def load(name: str = "emoji-sd") -> DiffusionPipeline:
     """The embedded model `name` ("emoji-sd" or "emoji-flux") in float32, ready to run.
 
-    Its pictures are 256 x 256 unless asked otherwise; 512 x 512 works as well. A prompt with words the model has
+    Its images are 256 x 256 unless asked otherwise; 512 x 512 works as well. A prompt with words the model has
     never seen gives an `UnknownWordWarning` that lists near known ones.
 
         pipe = tokenmerge.zoo.load("emoji-sd")
