@@ -11,10 +11,15 @@ LONGEST := 350
 OLDER := $(basename $(notdir $(wildcard tests/matrix/*.txt)))
 CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/test_pipelines.py
 
-.PHONY: demo test test-all test-long test-matrix test-older fuzz screenshots check clean
+.PHONY: demo browser test test-all test-long test-matrix test-older fuzz screenshots check clean
 
 demo: $(READY)
 	$(BIN)/tokenmerge compare "$(PROMPT)" --size 512 --out demo
+
+# For the tests of the page, which are skipped without it. As root; on other systems install chromium yourself.
+browser:
+	command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		(apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto -m "not long"
@@ -37,7 +42,7 @@ fuzz: $(READY)
 	TOKENMERGE_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest -n auto tests/robustness/test_fuzz.py
 
 # Of every view of the page, with the embedded model, for README.md and docs/web.md.
-screenshots: $(READY)
+screenshots: browser $(READY)
 	$(BIN)/python tests/web/take_screenshots.py docs/images
 
 check: $(READY)

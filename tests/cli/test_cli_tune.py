@@ -18,7 +18,7 @@ from tokenmerge.runtime.pipelines import load_pipeline
 @pytest.fixture(autouse=True)
 def short_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting the work of every rung takes a while."""
-    monkeypatch.setattr("tokenmerge.autotune.tune.RATIOS", (0.6,))
+    monkeypatch.setattr("tokenmerge.autotune.tune.default_ladder", lambda: [tm.ToMA.paper()])
 
 
 def pixels(file: Path | str) -> np.ndarray:

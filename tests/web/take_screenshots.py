@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from chromium import install_chromium
+from chromium import MISSING, find_chromium
 from page_user import PHONE, PageUser
 from PIL import Image
 
@@ -136,9 +136,9 @@ def main() -> None:
     parser.add_argument("--size", default="512 x 512")
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
-    program, reason = install_chromium()
+    program = find_chromium()
     if program is None:
-        raise SystemExit(reason)
+        raise SystemExit(MISSING)
     args.folder.mkdir(parents=True, exist_ok=True)
     with serving(ServeOptions(model=args.model)) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -43,12 +43,11 @@ def test_only_the_merged_image_is_generated_again_when_the_ratio_moves(studio: S
     assert not np.array_equal(np.asarray(first.merged.image), np.asarray(second.merged.image))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"prompt": "pear"}, {"steps": 3}, {"seed": 22}, {"guidance": "2"}, {"size": "192"}]
-)
-def test_another_image_is_generated_unmerged_again(studio: Studio, changes: dict[str, Any]) -> None:
-    studio.compare(read(small(seed=21)), Watch())
-    assert not studio.compare(read(small(**{"seed": 21, **changes})), Watch()).reused
+def test_another_image_is_generated_unmerged_again(studio: Studio) -> None:
+    studio.compare(read(small(seed=21, steps=1)), Watch())
+    others: list[dict[str, Any]] = [{"prompt": "pear"}, {"steps": 2}, {"seed": 22}, {"guidance": "2"}, {"size": "192"}]
+    for changes in others:
+        assert not studio.compare(read(small(**{"seed": 21, "steps": 1, **changes})), Watch()).reused, changes
 
 
 def test_few_unmerged_images_are_kept() -> None:
