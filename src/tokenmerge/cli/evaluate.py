@@ -90,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _require_packages() -> None:
-    missing = [name for name in ("filelock", "matplotlib", "pyarrow") if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in ("filelock", "matplotlib", "pyarrow", "tomli_w") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise UsageError(f"this command needs {' and '.join(missing)}: pip install 'tokenmerge[eval]'.")
 
