@@ -62,9 +62,8 @@ def apply(pipeline_or_model: Any, config: MergeConfig | Worthwhile, keep: Mask |
     """Merge tokens in a diffusers pipeline, or in a bare UNet or transformer, from the next call on.
 
     config: a method with its options, or what `worthwhile` has found.
-    keep: a mask of what must stay sharp, as a picture, an array or a tensor of height x width and of any size. Tokens
-        that hold a white pixel are kept as they are, and the ratio is of the others; grey ones count for more when
-        destinations are chosen. For ToMA.
+    keep: a black and white mask of what must stay sharp, as an image, an array or a tensor of height x width and of any
+        size. Tokens that hold a white pixel are kept as they are, and the ratio is of the others. For ToMA.
 
     >>> handle = apply(pipe, ToMA(ratio=0.5))  # doctest: +SKIP
     >>> image = pipe("a photo of a lighthouse").images[0]  # doctest: +SKIP

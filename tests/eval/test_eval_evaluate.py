@@ -323,10 +323,10 @@ def test_the_page_works_in_a_browser(finished, tmp_path):
 
 def test_a_config_that_changes_its_ratio_is_one_more_variant_and_can_go_on(experiment_file, tmp_path, capsys):
     """As `tokenmerge tune` writes it. A figure that cannot be drawn for it is told, and costs nothing else."""
-    config = ToMA(ratio=[0.25, 0.5], quota="gain")
+    config = ToMA(ratio=[0.25, 0.5], unmerge="pinv")
     (tmp_path / "$my$ config.json").write_text(json.dumps(config.to_dict()))
     path = experiment_file(
-        ('method = "toma"', 'method = "toma"\noptions = { quota = "gain" }'),
+        ('method = "toma"', 'method = "toma"\noptions = { unmerge = "pinv" }'),
         prompts=["a", "b"],
         more='\n[metrics]\nnames = ["psnr"]\n\n[figures]\ndestinations = true\n',
     )

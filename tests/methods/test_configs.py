@@ -33,8 +33,6 @@ REFUSED = [
     (ToMA, {"tile": (4,)}, ["tile", "(4,)", "(height, width)"]),
     (ToMA, {"tile": (4, 0)}, ["tile", "0", "at least 1"]),
     (ToMA, {"tile": 4}, ["tile", "4", "list"]),
-    *[(ToMA, {"temperature": value}, ["temperature", repr(value), "above 0"])
-      for value in (0, -0.1, float("nan"), "hot")],
     (ToMA, {"weights_every": 0}, ["weights_every", "0", "at least 1"]),
     (ToMA, {"select_every": 10, "weights_every": 3}, ["weights_every", "3", "select_every (10)", "2"]),
     (ToMA, {"kv_ratio": 1.0}, ["kv_ratio", "1.0", "from 0"]),
@@ -42,7 +40,6 @@ REFUSED = [
     (ToMA, {"ratio": 0, "kv_ratio": 0}, ["ratio", "kv_ratio", "nothing would be merged"]),
     (ToMA, {"kv_ratio": 0.5, "scope": "block"}, ["kv_ratio", "'block'", "a kv_ratio above", "scope='site'"]),
     (ToMA, {"ratio": 0, "kv_ratio": 0.5, "scope": "stack"}, ["kv_ratio", "'stack'", "a ratio above 0"]),
-    (ToMA, {"kv_ratio": 0.9, "scope": "stack", "quota": "gain"}, ["kv_ratio", "quota='equal'"]),
     *[(method, {"sx": 0}, ["sx", "0", "at least 1"]) for method in (ToMeSD, ToFu)],
     (ToMeSD, {"sy": 1.5}, ["sy", "1.5", "at least 1"]),
     (ToMeSD, {"ratio": 0.76}, ["ratio", "0.76", "0.75", "sx, sy"]),
@@ -94,14 +91,11 @@ def test_todo_refuses_factors_that_are_not_whole(factor):
         ([0.25, 0.5], [0.375, 0.75], False),
         ([0.25, 0.5], [0.5, 0.375], True),
         ([0.2, 0.4, 0.6], [0.3, 0.6], True),  # in the middle of its first half the one is at 0.4, the other at 0.3
-        ([[0.2, 0.6]], 0.5, True),
-        (lambda progress, depth: 0.5, 0.75, True),
         (0.5, None, False),
     ],
 )
 def test_keys_are_of_all_tokens_where_there_may_be_more_of_them_than_are_left(ratio, kv_ratio, of_all):
     assert ToMA(ratio=ratio, kv_ratio=kv_ratio).keys_of_all == of_all
-    assert ToMA(ratio=ratio, kv_ratio=kv_ratio, quota="gain").keys_of_all == (kv_ratio is not None)
 
 
 def test_kv_ratio_makes_room_for_a_ratio_of_nothing():
@@ -162,7 +156,7 @@ def test_an_unknown_option_suggests_the_near_one(method, option, suggestion):
 
 
 def test_an_unknown_option_that_is_near_to_none_lists_them_all():
-    with pytest.raises(ConfigError, match=r"it has ratio, .*temperature"):
+    with pytest.raises(ConfigError, match=r"it has ratio, .*weights_every"):
         ToMA.build({"zzz": 1})
 
 

@@ -1,4 +1,4 @@
-"""Ratios that change: lists, tables and functions, what they are where, and what is refused."""
+"""Ratios that change: lists over the steps, their value at each step, and what is refused."""
 
 import json
 
@@ -14,55 +14,40 @@ METHODS = [ToMA, ToMeSD, ToFu, ToDo]
 def test_a_number_is_the_same_everywhere(method):
     config = method(ratio=0.3)
     assert not config.varies
-    assert [config.at(progress, 0.5).ratio for progress in (0, 0.5, 0.99)] == [0.3] * 3
+    assert [config.at(progress).ratio for progress in (0, 0.5, 0.99)] == [0.3] * 3
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_list_is_stretched_over_the_steps(method):
     config = method(ratio=[0.1, 0.2, 0.3, 0.4])
     assert config.varies
-    assert [config.at(step / 8, 0.7).ratio for step in range(8)] == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.4, 0.4]
-    assert config.at(1.0, 0.0).ratio == 0.4
+    assert [config.at(step / 8).ratio for step in range(8)] == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.4, 0.4]
+    assert config.at(1.0).ratio == 0.4
 
 
 def test_progress_that_falls_short_by_rounding_still_counts():
     config = ToMA(ratio=[0.1, 0.4, 0.6])
-    assert config.at(1 - 666 / 999, 0).ratio == 0.4
-    assert config.at(1 - 333 / 999, 0).ratio == 0.6
-
-
-def test_a_table_is_stretched_over_steps_and_blocks():
-    config = ToMA(ratio=[[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
-    assert [config.at(0.0, block / 5).ratio for block in range(6)] == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
-    assert [config.at(0.9, block / 2).ratio for block in range(3)] == [0.4, 0.5, 0.6]
-
-
-def test_a_function_is_called_with_progress_and_depth():
-    called = []
-
-    def ratio(progress, depth):
-        called.append((progress, depth))
-        return 0.5 * progress + 0.25 * depth
-
-    assert ToMA(ratio=ratio).at(0.4, 1.0).ratio == pytest.approx(0.45)
-    assert called == [(0.4, 1.0)]
+    assert config.at(1 - 666 / 999).ratio == 0.4
+    assert config.at(1 - 333 / 999).ratio == 0.6
 
 
 def test_zero_leaves_alone():
     config = ToMA(ratio=[0, 0.5])
-    assert config.at(0.0, 0.0) is None
-    assert config.at(0.5, 0.0).ratio == 0.5
+    assert config.at(0.0) is None
+    assert config.at(0.5).ratio == 0.5
 
 
 def test_keys_and_queries_change_each_by_itself():
-    config = ToMA(ratio=[0, 0.25], kv_ratio=lambda progress, depth: 0.5 if depth else 0)
-    assert config.at(0.0, 0.0) is None
-    assert (config.at(0.0, 1.0).ratio, config.at(0.0, 1.0).kv_ratio) == (0, 0.5)
-    assert (config.at(0.9, 0.0).ratio, config.at(0.9, 0.0).kv_ratio) == (0.25, 0)
+    config = ToMA(ratio=[0, 0, 0.25], kv_ratio=[0, 0.5, 0])
+    assert config.at(0.0) is None
+    assert (config.at(0.4).ratio, config.at(0.4).kv_ratio) == (0, 0.5)
+    assert (config.at(0.9).ratio, config.at(0.9).kv_ratio) == (0.25, 0)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("value", [[0.1, 1.0], [-0.1], ["half"], [], [[]], [0.1, [0.2]], [None], [[0.1, True]]])
+@pytest.mark.parametrize(
+    "value", [[0.1, 1.0], [-0.1], ["half"], [], [[]], [0.1, [0.2]], [None], [0.1, True], [[0.3, 0.6]]]
+)
 def test_a_list_of_anything_else_is_refused(method, value):
     with pytest.raises(ConfigError, match=r"ratio is .*(not including, 1|0 throughout)"):
         method(ratio=value)
@@ -74,27 +59,25 @@ def test_a_list_of_nothing_but_zero_is_refused(method):
         method(ratio=[0, 0.0])
 
 
-def test_a_function_that_gives_something_else_is_named_with_what_it_gave():
-    with pytest.raises(ConfigError, match=r"function that gave 1\.5 for progress 0.2 and depth 1"):
-        ToMA(ratio=lambda progress, depth: 1.5).at(0.2, 1.0)
-
-
 def test_tomesd_looks_at_every_number_of_a_list():
     with pytest.raises(ConfigError, match=r"at most 0\.75"):
         ToMeSD(ratio=[0.2, 0.8])
 
 
 def test_a_ratio_that_changes_has_no_layout_of_its_own():
-    with pytest.raises(ConfigError, match=r"ask for it with at\(progress, depth\)"):
+    with pytest.raises(ConfigError, match=r"ask for it with at\(progress\)"):
         ToMA(ratio=[0.2, 0.4]).layout((16, 16))
 
 
-@pytest.mark.parametrize("ratio", [[0.2, 0.5], [[0.2, 0.5], [0.1, 0.0]]])
-def test_lists_are_saved_and_functions_are_not(ratio):
-    config = ToMA(ratio=ratio, skip_blocks=(2, 1), merge_every=3)
+def test_lists_are_saved():
+    config = ToMA(ratio=[0.2, 0.5], skip_blocks=(2, 1), merge_every=3)
     assert MergeConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    with pytest.raises(ConfigError, match="ratio is a function, which cannot be saved"):
-        ToMA(ratio=lambda progress, depth: 0.5).to_dict()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_function_is_refused(method):
+    with pytest.raises(ConfigError, match=r"ratio is <function .*a list of numbers over the steps"):
+        method(ratio=lambda progress, depth: 0.5)
 
 
 @pytest.mark.parametrize("value", [0, 1.5, True, "3"])

@@ -97,7 +97,6 @@ def test_it_is_what_it_says(what: TinyModel) -> None:
         ({}, True),
         ({"scope": "block"}, False),
         ({"scope": "site"}, False),
-        ({"signal": "previous"}, False),  # which is what blocks give
         ({"skip_blocks": ("down_blocks.*.transformer_blocks.0",)}, False),
     ],
     ids=str,

@@ -44,7 +44,6 @@ def test_one_token_of_each_tile_is_its_mean_and_is_learnt_from(what: TinyModel, 
         ({}, True),
         ({"detail_every": 0}, False),  # nothing would tell what is lost
         ({"selector": "grid"}, False),  # whose places are the user's choice
-        ({"signal": "previous"}, False),  # as is what tokens are chosen by
         ({"tile": (1, 2), "ratio": 0.5}, False),  # a second run would take half as long as the first
         ({"ratio": 0.5}, False),
         ({"kv_ratio": 0}, False),

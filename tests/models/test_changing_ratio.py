@@ -1,4 +1,4 @@
-"""A ratio that changes over steps and blocks, in running models: what is merged when, and what is left alone."""
+"""A ratio that changes over the steps, in running models: what is merged when, and what is left alone."""
 
 from __future__ import annotations
 
@@ -73,47 +73,6 @@ def test_a_list_gives_what_its_numbers_give(what: TinyModel, scope: Any) -> None
             assert torch.equal(what.call(model, [1], grid, TIMESTEPS[step]), changing[step])
 
 
-def test_a_function_is_asked_for_every_block_at_every_step_as_documented() -> None:
-    pixart = tiny("pixart")
-    model, asked = made(pixart.build), []
-
-    def ratio(progress: float, depth: float) -> float:
-        asked.append((round(progress, 6), depth))
-        return 0.5
-
-    tm.apply(model, tm.ToMA(ratio=ratio, **TILES))
-    asked.clear()  # it is tried out when it is applied
-    generate(model, pixart)
-    assert asked == [(step / 10, depth) for step in range(10) for depth in (0.0, 0.5, 1.0)]
-
-
-@pytest.mark.parametrize("what", DITS, ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
-def test_blocks_have_ratios_of_their_own(what: TinyModel, scope: Any) -> None:
-    model = made(what.build)
-    count = sum(len(stack.blocks) for stack in _stacks_of(model))
-    tm.apply(model, tm.ToMA(ratio=lambda progress, depth: 0.5 if depth < 0.5 else 0.75, scope=scope, **TILES))
-    generate(model, what)
-    tokens = 2**what.video * 64
-    for stack in root_of(model).stacks:
-        for block in stack.blocks:
-            assert block.kept == (tokens // 2 if block.index / (count - 1) < 0.5 else tokens // 4)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_block_of_ratio_zero_is_left_alone(scope: Any) -> None:
-    """The same image as with that block skipped."""
-    pixart = tiny("pixart")
-    model = made(pixart.build)
-    with tm.merged(model, tm.ToMA(ratio=[[0.5, 0, 0.5]], scope=scope, share="layer", **TILES)):
-        by_ratio = generate(model, pixart)
-    skipped = {**TILES, "skip_blocks": ("*.1",)}
-    with tm.merged(model, tm.ToMA(ratio=0.5, scope=scope, share="layer", **skipped)):
-        by_name = generate(model, pixart)
-    for one, other in zip(by_ratio, by_name, strict=True):
-        close(one, other)
-
-
 @pytest.mark.parametrize("config", [tm.ToMeSD(ratio=[0.25, 0.5]), tm.ToFu(ratio=[0.25, 0.5]), tm.ToDo(ratio=[0, 0.75])])
 def test_other_methods_follow_a_list_too(config: tm.MergeConfig) -> None:
     unet = tiny("sd15")
@@ -127,21 +86,19 @@ def test_other_methods_follow_a_list_too(config: tm.MergeConfig) -> None:
 
 
 @pytest.mark.parametrize("name", ["flux", "pixart"])  # without keys of its own and with them
-@pytest.mark.parametrize("ratio", [[0.25, 0.75], lambda progress, depth: 0.25 if progress < 0.5 else 0.75])
-def test_keys_that_would_outnumber_the_tokens_they_are_picked_among_are_an_error(name: str, ratio: Any) -> None:
+def test_keys_that_would_outnumber_the_tokens_they_are_picked_among_are_an_error(name: str) -> None:
     """Before the first step, though it would be wrong only at a later one."""
     with pytest.raises(ConfigError, match=r"kv_ratio is 0.5, ratio 0.75.*picked among the tokens that are left"):
-        tm.apply(made(tiny(name).build), tm.ToMA(ratio=ratio, kv_ratio=0.5, scope="stack", **TILES))
+        tm.apply(made(tiny(name).build), tm.ToMA(ratio=[0.25, 0.75], kv_ratio=0.5, scope="stack", **TILES))
 
 
 @pytest.mark.parametrize("name", ["flux", "ltx", "qwen-image"])  # one for each way of weighing keys
-@pytest.mark.parametrize("ratio", [[0.25, 0.75], lambda progress, depth: 0.25 if progress < 0.5 else 0.75])
-def test_more_queries_than_keys_and_then_fewer(name: str, ratio: Any) -> None:
+def test_more_queries_than_keys_and_then_fewer(name: str) -> None:
     what = tiny(name)
     model = made(what.build)
     seen = []
     with attention_lengths() as both:
-        tm.apply(model, tm.ToMA(ratio=ratio, kv_ratio=0.5, **TILES))
+        tm.apply(model, tm.ToMA(ratio=[0.25, 0.75], kv_ratio=0.5, **TILES))
         for timestep in (TIMESTEPS[0], TIMESTEPS[-1]):
             what.call(model, [1], what.grid(8, 8), timestep)
             seen.append(max(both))
@@ -189,15 +146,6 @@ def test_a_change_makes_new_destinations_and_nothing_else_does() -> None:
     assert root_of(model).selections == 4
 
 
-def test_a_function_that_changes_by_less_than_a_token_makes_no_new_destinations() -> None:
-    pixart = tiny("pixart")
-    model = made(pixart.build)
-    smooth = tm.ToMA(ratio=lambda progress, depth: 0.5 + progress / 1000, select_every=10, weights_every=10, **TILES)
-    tm.apply(model, smooth)
-    generate(model, pixart)
-    assert root_of(model).selections == 1
-
-
 def test_what_another_ratio_left_behind_is_let_go_at_the_next_selection() -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)
@@ -218,27 +166,15 @@ def test_every_third_step_merges() -> None:
     ]
 
 
-def test_a_ratio_of_nothing_is_an_error() -> None:
-    model = made(tiny("pixart").build)
-    with pytest.raises(NothingMergedError, match="ratio is 0 at every step"):
-        tm.apply(model, tm.ToMA(ratio=lambda progress, depth: 0, **TILES))
-    with pytest.raises(NothingMergedError, match="ratio is 0 at every step"):
-        tm.apply(model, tm.ToMA(ratio=[[0.5, 0, 0]], tile=(4, 4), min_tokens=0, skip_blocks=1))
-    with pytest.raises(ConfigError, match="function that gave 'half'"):
-        tm.apply(model, tm.ToMA(ratio=lambda progress, depth: "half", **TILES))  # type: ignore[arg-type, return-value]
-
-
 def test_a_ratio_for_the_last_steps_alone_is_a_ratio() -> None:
     pixart = tiny("pixart")
-    late = [0] * 23 + [0.5] * 2
-    for ratio in (late, lambda progress, depth: 0.5 if progress > 0.95 else 0):
-        model = made(pixart.build)
-        with tm.merged(model, tm.ToMA(ratio=ratio, **TILES)):  # type: ignore[arg-type]
-            pixart.call(model, [1], (8, 8), 1000.0)
-            assert not part_lengths(model)
-            pixart.call(model, [1], (8, 8), 20.0)
-            assert part_lengths(model) == {32}
+    late = (*[0.0] * 23, 0.5, 0.5)
+    model = made(pixart.build)
     with tm.merged(model, tm.ToMA(ratio=late, **TILES)) as handle:
+        pixart.call(model, [1], (8, 8), 1000.0)
+        assert not part_lengths(model)
+        pixart.call(model, [1], (8, 8), 20.0)
+        assert part_lengths(model) == {32}
         stacks = handle.explain(size=(128, 128)).models[0].stacks
     assert [(stack.during, stack.kept) for stack in stacks] == [("0% to 92%", 64), ("92% to 100%", 32)]
 
@@ -296,17 +232,6 @@ def test_explain_tells_what_merges_when() -> None:
     assert work.average == pytest.approx(sum(by_hand) / 2)
 
 
-def test_explain_tells_which_blocks_keep_what() -> None:
-    model = made(tiny("pixart").build)
-    with tm.merged(model, tm.ToMA(ratio=[[0.25, 0.5, 0]], **TILES)) as handle:
-        stacks = handle.explain(size=(128, 128)).models[0].stacks
-    assert [(stack.blocks, stack.kept) for stack in stacks] == [
-        (["transformer_blocks.0"], 48),
-        (["transformer_blocks.1"], 32),
-    ]
-    assert [stack.skipped for stack in stacks] == [2, 2]
-
-
 @pytest.mark.parametrize("scope", ["site", "stack"])
 def test_compiled_blocks_follow_with_a_bounded_number_of_graphs(scope: Any) -> None:
     flux = tiny("flux")
@@ -326,9 +251,3 @@ def test_compiled_blocks_follow_with_a_bounded_number_of_graphs(scope: Any) -> N
     assert counters["stats"]["unique_graphs"] == graphs
     assert not counters["graph_break"]
     torch._dynamo.reset()
-
-
-def _stacks_of(model: nn.Module) -> Any:
-    from tokenmerge.models import family_of
-
-    return family_of(model).stacks(model)

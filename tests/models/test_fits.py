@@ -37,7 +37,6 @@ def test_keys_apart_where_there_are_none(model: TinyModel) -> None:
         tm.ToMA.keys(),
         tm.ToMA(ratio=0.5, kv_ratio=0.75),
         tm.ToMA(kv_ratio=0),
-        tm.ToMA(kv_ratio=0.9, quota="gain"),
     ],
     ids=str,
 )

@@ -225,11 +225,10 @@ def test_perturbed_attention_guidance_is_followed_or_refused(scope: Any) -> None
     [
         TILES,
         dataclasses.replace(TILES, scope="stack", detail_every=2),
-        dataclasses.replace(TILES, signal="previous"),
         tm.ToMeSD(**SMALL),
         tm.ToDo(ratio=0.75, **SMALL),
     ],
-    ids=["ToMA", "detail", "previous", "ToMeSD", "ToDo"],
+    ids=["ToMA", "detail", "ToMeSD", "ToDo"],
 )
 def test_training_after_inference_mode(config: Any) -> None:
     """Tensors made in inference mode cannot be used in training, so neither plans nor cached orders may be kept."""

@@ -101,8 +101,6 @@ def test_keys_merged_further_than_queries_leave_no_trace_either(what: TinyModel,
         ({"kv_ratio": 0}, (16, 64)),
         ({"kv_ratio": 0, "parts": ("self",)}, (16, 64)),
         ({"kv_ratio": 0.5}, (16, 32)),
-        # Under a quota keys are picked among all tokens, too.
-        ({"kv_ratio": 0.75, "ratio": 0.5, "quota": "gain"}, (32, 16)),
     ],
     ids=str,
 )

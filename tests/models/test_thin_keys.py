@@ -126,7 +126,6 @@ def test_a_merged_step_reads_what_kv_ratio_would_pick(scope: Any) -> None:
         ({"detail_every": 0}, None, [32, 32, 32, 32]),
         ({"kv_ratio": 0.25}, None, [48, 16, 48, 16]),
         ({"kv_ratio": 0.5}, None, [32, 16, 32, 16]),
-        ({"quota": "gain"}, None, [32, 16, 32, 16]),
         ({"attend": "global"}, None, [32, 16, 32, 16]),
         ({"region": "global"}, None, [32, 16, 32, 16]),
         ({"tile": (1, 3), "ratio": 0.25}, None, [48, 16, 48, 16]),  # padded: 24 tiles, two tokens of each
@@ -137,7 +136,6 @@ def test_a_merged_step_reads_what_kv_ratio_would_pick(scope: Any) -> None:
         "no whole steps",
         "kv_ratio",
         "kv_ratio as ratio",
-        "quota",
         "attend",
         "global",
         "padded",

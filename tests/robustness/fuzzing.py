@@ -73,27 +73,12 @@ def not_whole(similarity: Tensor, count: int, available: Tensor) -> Tensor:
     return first_ones(similarity, count, available).float()
 
 
-def falling(progress: float, depth: float) -> float:
-    """A ratio of a user's own."""
-    return 0.8 * (1 - progress) * (1 - depth)
-
-
-def never_a_number(progress: float, depth: float) -> float:
-    return float("nan")
-
-
-def only_at_first(progress: float, depth: float) -> float:
-    return 0.5 if progress == 0 else 2.0
-
-
 # Values that no option takes; each is a mistake that a person or a file has made.
 WRONG = st.sampled_from([None, True, -1, 0, 1.5, float("nan"), float("inf"), 10**30, "", "tile", (), (0,), [[1]], {}])
 
 ratios = st.floats(0.01, 0.99) | st.sampled_from([0.001, 0.25, 0.5, 0.75, 0.999, 1e-300, 1 - 1e-12])
-# Ratios that change over the steps, over steps and blocks, or as a function says.
-ratio_lists = st.lists(ratios | ratios | st.just(0), min_size=1, max_size=3).map(tuple)
-changing = ratio_lists | st.lists(ratio_lists, min_size=1, max_size=3).map(tuple)
-changing = changing | st.sampled_from([falling, never_a_number, only_at_first])
+# Ratios that change over the steps.
+changing = st.lists(ratios | ratios | st.just(0), min_size=1, max_size=3).map(tuple)
 few = st.integers(1, 5)
 
 # What each option is given: mostly what it takes.
@@ -107,7 +92,6 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "detail_every": st.sampled_from([None, 0, 2, 3]),
     "detail_within": st.sampled_from([None, None, None, 0.1, 0.35, 1]),
     "thin_keys": st.booleans(),
-    "signal": st.sampled_from(["hidden", "normed", "keys", "previous"]),
     "proportional": st.booleans(),
     "skip_blocks": st.sampled_from(
         [0] * 20 + [1, 2, 100, (1, 1), ("*",), ("*.0",), ("*0*",), ("down_blocks.*",), None]
@@ -118,12 +102,9 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "tile": st.tuples(few, few) | st.sampled_from([(2, 2), (4, 4), (1, 1), (8, 8), (2, 4, 4), (10**6, 10**6)]),
     "attend": st.sampled_from(["region", "global"]),
     "selector": st.sampled_from([*SELECTORS, first_ones, too_few, beyond_the_region, not_whole]),
-    "temperature": st.sampled_from([0.01, 0.1, 1.0, 1e-8, 1e-30, 5e-324, 1e8]),
     "unmerge": st.sampled_from(["transpose", "pinv"]),
     "kv_ratio": st.just(0) | ratios | ratios | changing,
     "weights_every": st.sampled_from([1, 1, 2, 5]),
-    "importance": st.sampled_from([None, "guidance"]),
-    "quota": st.sampled_from(["equal", "gain"]),
     # ToMeSD, ToFu and ToDo
     "sx": few,
     "sy": few,
@@ -155,18 +136,10 @@ def _agreeing(options: dict[str, Any], method: str) -> dict[str, Any]:
         options["parts"] = PARTS
         if isinstance(options.get("kv_ratio"), float) and isinstance(options["ratio"], float):
             options["ratio"], options["kv_ratio"] = sorted((options["ratio"], options["kv_ratio"]))
-        if "kv_ratio" in options:
-            options.pop("quota", None)
-        if options.get("signal") in ("normed", "keys"):
-            del options["signal"]
-    if options.get("importance") or options.get("quota") == "gain":
-        options.pop("selector", None)
     if method == "ToFu":
         options.pop("share", None)
     if method == "ToDo":
-        options = {name: value for name, value in options.items() if name not in ("parts", "scope", "signal")}
-    if method == "LowerBound":
-        options = {name: value for name, value in options.items() if name not in ("importance", "quota")}
+        options = {name: value for name, value in options.items() if name not in ("parts", "scope")}
     if "weights_every" in options:
         options["select_every"] = options["weights_every"] * options.get("select_every", 1)
     elif "select_every" in options and "weights_every" in METHODS[method].__dataclass_fields__:

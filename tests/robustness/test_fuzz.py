@@ -44,8 +44,6 @@ def test_a_clear_error_or_a_sound_picture(shard: int) -> None:
 
 FOUND = [
     (Case("ToMeSD", {"min_tokens": 4, "skip_blocks": ()}, "wan", (8, 8), 1), "merged"),
-    (Case("ToMA", {"min_tokens": 4, "temperature": 5e-324}, "sdxl", (8, 8), 1), "refused when built"),
-    (Case("ToMA", {"min_tokens": 4, "temperature": 1e-30, "skip_blocks": 0}, "sdxl", (8, 8), 1), "merged"),
     (Case("ToMA", {"min_tokens": 4, "selector": first_ones}, "sd15", (8, 8), 1, explained=True), "merged"),
     (Case("ToMA", {"min_tokens": 4, "selector": not_whole}, "sdxl", (8, 8), 1), "refused by a call"),
     (Case("ToMA", {"min_tokens": 4, "selector": beyond_the_region}, "sd15", (8, 8), 1), "refused by a call"),

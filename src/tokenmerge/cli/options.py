@@ -102,7 +102,7 @@ def add_keep_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
         metavar="FILE",
-        help="an image that is white where the image must stay sharp, such as an inpainting mask; any size (for ToMA)",
+        help="a black and white image of any size, white where the result must stay sharp (for ToMA)",
     )
 
 
@@ -116,7 +116,7 @@ def read_keep(file: str | None) -> Image | None:
         with Image.open(Path(file).expanduser()) as mask:
             return mask.convert("L")
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UsageError(f"--keep {file} cannot be read as an image ({error}): give a PNG or JPEG file.") from None
+        raise UsageError(f"--keep {file} cannot be read as an image ({error}): give a PNG file.") from None
 
 
 def read_config(file: str) -> MergeConfig:

@@ -21,7 +21,6 @@ from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
 
 Scope = Literal["site", "block", "stack"]
 Share = Literal["layer", "level", "model"]
-Signal = Literal["hidden", "normed", "keys", "previous"]
 PARTS = ("self", "cross", "mlp")
 # Up to this ratio, whole steps that run merged as well take too long for what they gain (docs/quality.md).
 LEARNS_ABOVE = 0.75
@@ -32,10 +31,8 @@ class MergeConfig:
     """Options common to every method.
 
     ratio: fraction of the tokens merged away; 0.5 keeps half. More is faster and blurs more; try 0.3 to 0.6 first.
-        A list is stretched over the steps: [0.2, 0.6] merges less in the first half. In a list of lists each inner
-        one is stretched over the blocks: [[0.3, 0.6, 0.3]] spares the outer ones. A function is called as
-        ratio(progress, depth), both from 0 to 1 (see `tokenmerge.config.ratio`). 0 leaves that step or block alone.
-        Blocks with other ratios need other plans and a change of ratio a new one, so few different values are fastest.
+        A list is stretched over the steps: [0.2, 0.6] merges less in the first half. 0 leaves those steps alone. Every
+        change of the ratio needs a new selection, so few different values are fastest.
     parts: which parts of a block run on merged tokens: self-attention, cross-attention, MLP. All three are fastest;
         "self" alone is safest.
     scope: merge around each part ("site", keeps most detail), once per block ("block"), or once per run of
@@ -59,10 +56,6 @@ class MergeConfig:
         (see `tokenmerge.engine.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to
         twice as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused
         projections, nor at merged steps where an option says otherwise which tokens are kept (`kv_ratio`).
-    signal: what similarity is computed on. "hidden": the tokens as they enter the block. "normed": as self-attention is
-        given them, behind the norm. "keys": the keys that its self-attention makes of them, at the cost of making
-        them once more at every refresh; try it on transformers. "previous": what the block gave at the step before,
-        which is less noisy, at the cost of keeping that; the first step takes "hidden".
     proportional: keys that stand for many tokens weigh that much more in self-attention. Costs a few per cent of the
         attention and keeps the image far closer; only an ablation would turn it off.
     skip_blocks: blocks left alone: a number (the first so many), two numbers (so many first and so many last), or
@@ -79,14 +72,12 @@ class MergeConfig:
     detail_every: int | None = 0
     detail_within: float | None = None
     thin_keys: bool = True
-    signal: Signal = "hidden"
     proportional: bool = False
     skip_blocks: int | tuple[int, int] | tuple[str, ...] | None = None
     min_tokens: int = 256
 
     scopes: ClassVar[tuple[str, ...]] = ("site", "block", "stack")
     allowed_parts: ClassVar[tuple[str, ...]] = PARTS
-    signals: ClassVar[tuple[str, ...]] = ("hidden", "normed", "keys", "previous")
     ratios: ClassVar[tuple[str, ...]] = ("ratio",)  # the fields that are ratios
     takes_mask: ClassVar[bool] = False  # does it fill in `layout_keeping`?
     _methods: ClassVar[dict[str, type[MergeConfig]]] = {}
@@ -117,7 +108,6 @@ class MergeConfig:
         check_flag("proportional", self.proportional)
         check_flag("thin_keys", self.thin_keys)
         self._check_skip_blocks()
-        self._check_signal()
 
     # -- what a method fills in ------------------------------------------------------------------------------
 
@@ -136,16 +126,6 @@ class MergeConfig:
         """`layout_at` with the tokens `aside` kept as they are: none merged into them, and they into none."""
         raise NotImplementedError
 
-    @property
-    def weighs_tokens(self) -> bool:
-        """Are destinations chosen by how many tokens each counts as (`Place.importance`)?"""
-        return False
-
-    @property
-    def watches_guidance(self) -> bool:
-        """Does it weigh tokens by how much guidance changes them?"""
-        return False
-
     def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
         """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are made anew."""
         raise NotImplementedError
@@ -156,18 +136,8 @@ class MergeConfig:
         return self.select_every, self.select_every
 
     @property
-    def signal_of_attention(self) -> bool:
-        """Is similarity computed on what self-attention is given, so that plans are made where it begins?"""
-        return self.signal in ("normed", "keys")
-
-    @property
-    def looks_back(self) -> bool:
-        """Does a choice of destinations need a step before it? The second step chooses once more, then."""
-        return self.signal == "previous" or self.watches_guidance
-
-    @property
     def varies(self) -> bool:
-        """Does a ratio change over steps or blocks?"""
+        """Whether a ratio changes over the steps."""
         return any(varies(getattr(self, field)) for field in self.ratios)
 
     @property
@@ -217,7 +187,7 @@ class MergeConfig:
     def _takes_whole_blocks(self) -> bool:
         """Do the options but for the scope allow that whole blocks are merged?"""
         every_part = set(self.parts) == set(self.allowed_parts)
-        return "stack" in self.scopes and every_part and not self.signal_of_attention and not self.merges_only_keys
+        return "stack" in self.scopes and every_part and not self.merges_only_keys
 
     def share_merged(self, steps: int | None = None) -> float:
         """The share of the steps that merge: of so many, evenly spaced; of too many for `whole_within` where None."""
@@ -228,20 +198,20 @@ class MergeConfig:
         within = max(2, math.ceil(self.whole_within * steps - 1e-6)) if self.whole_within <= 1 else steps
         return 1 - len(range(1, steps, min(self.whole_every, within))) / steps
 
-    def moments(self, tries: int) -> list[float]:
-        """Where in a generation to look at its ratios to tell all that they are (see `config.ratio.moments`)."""
-        return sorted(set().union(*(moments(getattr(self, field), tries) for field in self.ratios)))
+    def moments(self) -> list[float]:
+        """Each progress at which a ratio may change (see `config.ratio.moments`)."""
+        return sorted(set().union(*(moments(getattr(self, field)) for field in self.ratios)))
 
     def number(self, field: str) -> float:
         """A ratio of a config that has been asked for with `at`, where it must be a number."""
         value: float = getattr(self, field)
         if varies(value):
-            raise ConfigError(f"{field} is {value!r}, which changes: ask for it with at(progress, depth) first.")
+            raise ConfigError(f"{field} is {value!r}, which changes: ask for it with at(progress) first.")
         return value
 
-    def at(self, progress: float, depth: float) -> Self | None:
-        """The same config with the ratios it has there, as numbers; None where that merges nothing."""
-        numbers = {field: ratio_at(field, getattr(self, field), progress, depth) for field in self.ratios}
+    def at(self, progress: float) -> Self | None:
+        """The same config with the ratios of that step, as numbers; None if those merge nothing."""
+        numbers = {field: ratio_at(getattr(self, field), progress) for field in self.ratios}
         # Keys may be merged apart, but not where whole blocks are.
         merges = any(numbers.values()) if self.merged_per == "site" else numbers["ratio"]
         if not merges:
@@ -315,7 +285,7 @@ class MergeConfig:
         if not varies(self.ratio) and (not is_ratio(self.ratio) or self.ratio == 0):
             raise ConfigError(
                 f"ratio is {self.ratio!r}: it is the fraction of tokens merged away, a number between 0 and 1 "
-                f"(both excluded), such as 0.5; or a list of numbers, or a function."
+                f"(both excluded), such as 0.5; or a list of numbers over the steps."
             )
 
     def _check_detail(self) -> None:
@@ -348,14 +318,6 @@ class MergeConfig:
             raise ConfigError(
                 f"detail_every is {every}, and where only keys and values are merged no detail is lost: "
                 f"leave it out, or merge queries too (ToMA with a ratio above 0)."
-            )
-
-    def _check_signal(self) -> None:
-        check_choice(self, "signal", self.signal, self.signals)
-        if self.signal_of_attention and (self.merged_per != "site" or "self" not in self.parts):
-            raise ConfigError(
-                f"signal is {self.signal!r}, which is read where self-attention begins: it needs scope='site' and "
-                f"'self' among parts, and they are {self.scope!r} and {self.parts!r}."
             )
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A mask of what to keep sharp: an inpainting mask or a saliency map, read once and brought to each grid of tokens."""
+"""A mask of what to keep sharp, such as an inpainting mask: read once and brought to each grid of tokens."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from torch.nn import functional
 
 from tokenmerge.errors import ConfigError
 
-Mask = Any  # (H, W), of any size: a tensor, an array, or a PIL picture
-
-# A token of value v counts as 1 / (1 - v) tokens when destinations are chosen, up to this many. White is kept as it is.
-MOST_WEIGHT = 8.0
+Mask = Any  # (H, W), of any size: a tensor, an array, or a PIL image
 
 
 def read_mask(keep: Any) -> Tensor:
-    """(H, W) float32 from 0 to 1, on the CPU.
+    """(H, W) float32 of 0 and 1, on the CPU.
 
     >>> read_mask(torch.tensor([[0, 255]], dtype=torch.uint8)).tolist()
     [[0.0, 1.0]]
     """
-    if hasattr(keep, "convert"):  # a picture; its colours count by how bright they are
+    if hasattr(keep, "convert"):  # a PIL image
         import numpy as np
 
         keep = torch.from_numpy(np.array(keep.convert("L")))
@@ -30,7 +27,7 @@ def read_mask(keep: Any) -> Tensor:
         mask = torch.as_tensor(keep).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
-            f"keep is {type(keep).__name__!r}: give a picture, an array or a tensor of height x width, white (255, 1.0 "
+            f"keep is {type(keep).__name__!r}: give an image, an array or a tensor of height x width, white (255, 1.0 "
             f"or True) where the image must stay sharp."
         ) from None
     # Bytes are shades up to 255, unless there are none but 0 and 1: then 1 is white, as in any other type.
@@ -42,6 +39,10 @@ def read_mask(keep: Any) -> Tensor:
         raise ConfigError(f"keep has shape {tuple(mask.shape)}: it takes height x width, one mask for all images.")
     if not bool(((mask >= 0) & (mask <= 1)).all()):
         raise ConfigError("keep holds values below 0, above 1 or not finite: scale it to 0 (black) up to 1 (white).")
+    if bool(((mask > 0) & (mask < 1)).any()):
+        raise ConfigError(
+            "keep has shades of grey, and a token is either kept or merged: threshold it, such as keep=mask > 0.5."
+        )
     if not bool(mask.any()):
         raise ConfigError(
             "keep is black throughout, so it would keep nothing: leave it out, or paint white what to keep."
@@ -49,22 +50,13 @@ def read_mask(keep: Any) -> Tensor:
     return mask
 
 
-def has_grey(mask: Tensor) -> bool:
-    return bool(((mask > 0) & (mask < 1)).any())
-
-
 def mask_on_grid(mask: Tensor, grid: tuple[int, ...]) -> Tensor:
     """(H, W) -> (N,): the brightest of the pixels that a token covers, so that no white pixel is lost.
 
     A video has the same mask in every frame.
 
-    >>> mask_on_grid(torch.tensor([[0.0, 0.0, 0.5, 1.0]]), (1, 2)).tolist()
+    >>> mask_on_grid(torch.tensor([[0.0, 0.0, 0.0, 1.0]]), (1, 2)).tolist()
     [0.0, 1.0]
     """
     frame: Tensor = functional.adaptive_max_pool2d(mask[None, None], grid[-2:])[0, 0]
     return frame.expand(grid).reshape(-1)
-
-
-def weights_of(mask: Tensor) -> Tensor:
-    """(N,) from 0 to 1 -> (N,): how many tokens each counts as when destinations are chosen."""
-    return (1 / (1 - mask).clamp_min(1 / MOST_WEIGHT)).clamp_max(MOST_WEIGHT)

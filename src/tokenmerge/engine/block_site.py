@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.detail import remember, unmerged
 from tokenmerge.engine.hooked import (
     Args,
@@ -51,7 +50,6 @@ class BlockSite:
         self.place = Place(block.name, index, count)
         self.group = GroupPlan()
         self.run_first = self  # the block at which its run begins
-        self.memory: Memory | None = None  # where what it gives is needed at the next step
         self.detail: Memory | None = None  # of the run that begins here
         self._arguments: tuple[str, ...] = ()
         self._handles: list[RemovableHandle] = []
@@ -70,16 +68,6 @@ class BlockSite:
             handle.remove()
         for part in self.parts:
             part.detach()
-
-    @property
-    def config(self) -> MergeConfig | None:
-        """What is done in this block at this step; None where the ratio is 0."""
-        return self.stack.root.config_of(self)
-
-    @property
-    def depth(self) -> float:
-        """0 for the model's first block, 1 for its last."""
-        return self.index / max(1, self.count - 1)
 
     @property
     def kept(self) -> int:
@@ -128,8 +116,8 @@ class BlockSite:
             before, grid, behind = stack.pieces(tokens, stack.tokens)
             tokens = joined(before, stack.regions.gather(grid), behind)
         if scope != "stack" or begins:
-            if not stack.root.config.signal_of_attention and self.refresh_due:
-                self.refresh(self._signal(tokens))
+            if self.refresh_due:
+                self.refresh(stack.pieces(tokens, stack.tokens)[1])
             if scope != "site":
                 tokens = self._merge(tokens)
         args, kwargs = self._place_rotary(args, kwargs)
@@ -151,24 +139,17 @@ class BlockSite:
         ends = self.last_of_run or stack.apart
         scope = stack.root.config.scope
         unmerges = scope == "block" or (scope == "stack" and ends)
-        memory = self.memory
-        if scope == "stack":
-            memory = self.run_first.memory if ends else None
         if self.lends:
             if unmerges:
                 with_changed(output, (self.block.output,), self._remember_whole)
-            if memory is not None:
-                self._remember_output(memory, output)
             return None
-        if not unmerges and not (ends and stack.reorders) and memory is None:
+        if not unmerges and not (ends and stack.reorders):
             return None
 
         def restored(tokens: Tensor, _: int) -> Tensor:
             before, grid, behind = stack.pieces(tokens, self.kept if unmerges else stack.tokens)
             if unmerges:
                 grid = self._unmerge(grid)
-            if memory is not None:
-                memory.current.output = grid.detach()
             if ends and stack.reorders:
                 grid = stack.regions.scatter(grid)
             return joined(before, grid, behind)
@@ -179,13 +160,7 @@ class BlockSite:
     def refresh_due(self) -> bool:
         return self.group.current.select_due or self.group.current.weights_due
 
-    def _signal(self, tokens: Tensor) -> Tensor:
-        """The tokens of the grid that similarity is computed on."""
-        if self.memory is not None and self.memory.current.output is not None:
-            return self.memory.current.output
-        return self.stack.pieces(tokens, self.stack.tokens)[1]
-
-    def refresh(self, signal: Tensor) -> None:
+    def refresh(self, tokens: Tensor) -> None:
         """Make what is due: new destinations, or new weights for those there are."""
         due = self.group.current
         root = self.stack.root
@@ -200,11 +175,10 @@ class BlockSite:
             at.one_for_batch,
             at.keys_of_all,
             at.averages,
-            self.stack.importance,
             root.draw,
         )
-        with _in_full_precision(signal.device):
-            due.operators = root.config.plan(signal, self.layout, place, previous)
+        with _in_full_precision(tokens.device):
+            due.operators = root.config.plan(tokens, self.layout, place, previous)
         if not torch.compiler.is_compiling() and not at.averages:
             root.count_refresh(selected=previous is None)
         due.select_due = due.weights_due = False
@@ -257,11 +231,6 @@ class BlockSite:
         stack.entered_whole = None
         remember(self._run_detail, stack.in_order(added))
         return tokens
-
-    def _remember_output(self, memory: Memory, output: Any) -> None:
-        """What the block gave at a whole step: a plan may be made from it at the next."""
-        tokens = output if isinstance(output, Tensor) else output[self.block.output]
-        remember(memory, self.stack.in_order(self.stack.pieces(tokens, self.stack.tokens)[1]))
 
     def _place_rotary(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Bring the position embeddings into the order of the tokens, and to those that are left."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.models.base import Block, Part, Stack, chosen_parts, projected_keys
+from tokenmerge.models.base import Stack, chosen_parts
 
 
 @dataclass(frozen=True)
@@ -43,27 +43,8 @@ def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
             "as they are",
             "Use a method whose picks_keys says that they are, such as ToMA or ToDo",
         )
-    if config.signal_of_attention and not all(
-        any(_gives(config.signal, block, part) for part in block.parts) for block in blocks
-    ):
-        return Misfit(
-            f"not every block has a self-attention whose {_NAMES[config.signal]} could be read",
-            "Use signal='hidden' or 'previous'",
-        )
     return None
 
 
 def _fixed_order(stacks: list[Stack]) -> str:
     return next((stack.fixed_order for stack in stacks if stack.fixed_order), "")
-
-
-_NAMES = {"normed": "input", "keys": "keys"}
-
-
-def _gives(signal: str, block: Block, part: Part) -> bool:
-    """Does the block's self-attention, as `part` has it, show what similarity is to be computed on?"""
-    if "self" not in part.kinds or signal == "normed":
-        return "self" in part.kinds
-    attention = block.module.get_submodule(part.attention or part.module)
-    # What the default reads off an attention, only one of diffusers' kind has.
-    return part.keys is not None and (part.keys is not projected_keys or hasattr(attention, "to_k"))

@@ -34,11 +34,6 @@ class PartSite:
         self.seen: int | None = None  # tokens the part ran on in its last call, or that its attention was asked for
         self._modules: list[nn.Module] = []
         self._inside: list[nn.Module] = []  # every module between where tokens enter and where they leave
-        # Where similarity is computed on what self-attention is given, the plan is made where that is made, before
-        # whatever else is given it: at the entrance of the part that holds most.
-        self._refreshes = block.stack.root.config.signal_of_attention and "self" in part.kinds
-        around = (other for other in block.block.parts if set(part.kinds) < set(other.kinds))
-        self._signal_part = max((part, *around), key=lambda each: len(each.kinds))
         self._handles: list[RemovableHandle] = []
         self.attention = AttentionSite(self)
 
@@ -49,14 +44,10 @@ class PartSite:
             return
         self.detach()
         self._modules = modules
-        entrance, attention, exit_, source = modules
-        held = [self.block.block.module] if self.part.attention else dict.fromkeys(modules[:3])
+        entrance, attention, exit_ = modules
+        held = [self.block.block.module] if self.part.attention else dict.fromkeys(modules)
         self._inside = [inner for module in held for inner in module.modules()]
         merges_here = self.block.stack.root.config.scope == "site"
-        if self._refreshes and self._signal_part.enters_at == "input":
-            self._handles.append(source.register_forward_pre_hook(self.see, with_kwargs=True))
-        elif self._refreshes:
-            self._handles.append(source.register_forward_hook(self.see_output))
         if self.part.own_keys or (merges_here and self.part.enters_at == "input"):
             self._handles.append(entrance.register_forward_pre_hook(self.enter, with_kwargs=True))
         elif merges_here:
@@ -77,7 +68,7 @@ class PartSite:
 
     def _current_modules(self) -> list[nn.Module]:
         part = self.part
-        names = part.module, part.attention or part.module, part.leaves or part.module, self._signal_part.module
+        names = part.module, part.attention or part.module, part.leaves or part.module
         return [self.block.block.module.get_submodule(name) for name in names]
 
     @property
@@ -89,14 +80,6 @@ class PartSite:
         """Does a cache keep what is computed here? It would give tokens that were merged by a plan long forgotten."""
         inside = (module for module in self._inside if module is not self.block.block.module)
         return keeps_outputs(inside)
-
-    def see(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
-        if self.active:
-            self._refresh(tokens_of(args, kwargs))
-
-    def see_output(self, module: nn.Module, args: Args, output: Any) -> None:
-        if self.active:
-            self._refresh(output if isinstance(output, Tensor) else output[self._signal_part.outputs[0]])
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         if not self.active and self.thinned is None:
@@ -141,17 +124,6 @@ class PartSite:
         grid = stack.pieces(tokens, stack.tokens, self.part.text == "last")[1]
         remember(self.details[position], stack.in_order(grid))
         return tokens
-
-    @torch.no_grad()
-    def _refresh(self, tokens: Tensor) -> None:
-        if not self.block.refresh_due:
-            return
-        self._refuse_too_few(tokens)
-        signal = self.block.stack.pieces(tokens, self.block.stack.tokens, self.part.text == "last")[1]
-        if self.block.stack.root.config.signal == "keys":
-            assert self.part.keys is not None, "it was looked for when merging was applied"
-            signal = self.part.keys(self._modules[1], signal).to(signal.dtype)
-        self.block.refresh(signal)
 
     def _merge(self, tokens: Tensor) -> Tensor:
         self._refuse_too_few(tokens)

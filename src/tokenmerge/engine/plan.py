@@ -86,7 +86,6 @@ class Memory:
 class GroupPlan:
     """The plans of blocks that share one: a plan for each guidance branch."""
 
-    leader: str = ""  # the first block of the group, which makes its plans
     branches: list[BranchPlan] = field(default_factory=list)
     current: BranchPlan = field(default_factory=BranchPlan)
 
@@ -110,14 +109,12 @@ class MergePlan:
         self,
         select_every: int,
         weights_every: int,
-        looks_back: bool = False,
         whole_every: int = 0,
         whole_within: float = math.inf,
         learns: bool = False,
     ) -> None:
         self.select_every = select_every
         self.weights_every = weights_every
-        self.looks_back = looks_back  # the second step knows what the first could not
         self.whole_every = whole_every
         self.whole_within = whole_within  # sooner than that where so much of the noise is gone
         self.learns = learns  # whole steps run merged as well, to tell what that loses
@@ -188,8 +185,7 @@ class MergePlan:
             self._whole_before, self._whole_step, self._whole_progress = self._whole_step, self.step, progress
 
     def _due(self) -> tuple[bool, bool]:
-        select = self._comes_up(self.select_every) or (self.looks_back and self.step == 1)
-        return select, self._comes_up(self.weights_every)
+        return self._comes_up(self.select_every), self._comes_up(self.weights_every)
 
     def _comes_up(self, every: int) -> bool:
         """Is what is made every so many steps made at this one?

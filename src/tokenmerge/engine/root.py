@@ -18,23 +18,18 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.keep import has_grey
 from tokenmerge.engine.around_site import AroundSite
 from tokenmerge.engine.block_site import BlockSite
 from tokenmerge.engine.caches import CACHE, answered_by_another, keeps_outputs
 from tokenmerge.engine.calls import call_batch, for_counting, refuse_nothing
 from tokenmerge.engine.fits import misfit, suited
 from tokenmerge.engine.graph_room import make_room
-from tokenmerge.engine.guidance import GuidanceWatch
 from tokenmerge.engine.hooked import Args, Kwargs, argument_names, given_argument, outside_compile
 from tokenmerge.engine.plan import MergePlan
 from tokenmerge.engine.same_tensor import names_of
 from tokenmerge.engine.stack_site import StackSite
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError, NothingMergedWarning
 from tokenmerge.models.base import Family, Part
-
-# How often in a generation a function is asked for its ratio before it may be called one that merges nothing.
-TRIES = 100
 
 
 class RootSite:
@@ -46,9 +41,7 @@ class RootSite:
         self.config = self._suited = config  # with a scope that suits the model, once its stacks are known
         self._chooses_scope = config.scope is None
         self.keep = keep  # (H, W), 1 where tokens stay as they are
-        self.guidance = GuidanceWatch() if config.watches_guidance else None
-        whole = config.whole_every, config.whole_within
-        self.plan = MergePlan(*config.refresh_every, config.looks_back, *whole, learns=config.learns)
+        self.plan = MergePlan(*config.refresh_every, config.whole_every, config.whole_within, config.learns)
         self.positional: tuple[str, ...] = ()
         self.fixed_order = ""
         self.interleaved = False
@@ -61,14 +54,13 @@ class RootSite:
         self.calls = self.selections = self.weightings = 0
         self.merged_calls = self.whole_calls = 0  # of those that came to their end
         self.draw: Tensor | None = None  # () the step, where tokens are drawn at random: a number would compile anew
-        self.progress = 0.0  # through the generation, at this call
         self.fixed_progress: float | None = None  # set to explain what happens there, where no timestep says it
         self.resting = False  # this step runs whole, because of merge_every or detail_every
         self.lends = False  # and what it gives is remembered, because of detail_every
         self.again = False  # the whole step runs once more, merged, to tell what merging loses
         self.caches = False  # something answers at some steps with what it gave at earlier ones
-        self.ratios: tuple[tuple[float, ...] | None, ...] = ()  # of every block at this step, where they change
-        self._configs: dict[BlockSite, MergeConfig | None] = {}  # the same as configs
+        self.step_config: MergeConfig | None = config  # with the ratios of this step; None if they merge nothing
+        self.ratios: tuple[float, ...] | None = ()  # of this step, if they change
         self.stacks = self._build_stacks()
         self._handles: list[RemovableHandle] = []
 
@@ -82,11 +74,6 @@ class RootSite:
             raise ConfigError(
                 f"{type(self.config).__name__} cannot keep a part of the image as it is: use ToMA with keep, or leave "
                 f"keep out."
-            )
-        if self.keep is not None and has_grey(self.keep) and not self.config.weighs_tokens:
-            raise ConfigError(
-                "keep has shades of grey, which weigh tokens when destinations are chosen, and here they are chosen "
-                "without a look at them: use ToMA with its own selector, or a mask of black and white."
             )
         names = [block.name for stack in stacks for block in stack.blocks]
         if not names:
@@ -114,20 +101,9 @@ class RootSite:
                 f"parts={self.config.parts!r} leave none of its {len(names)} blocks. Skip fewer blocks, or name parts "
                 f"that the model has."
             )
-        self._refuse_ratios_of_nothing(sites)
+        for progress in self.config.moments():
+            self.config.at(progress)  # ratios that do not fit each other raise before the first step
         return sites
-
-    def _refuse_ratios_of_nothing(self, sites: list[StackSite]) -> None:
-        """Try a ratio that changes everywhere, before the first step: what it gives may be wrong, or nothing."""
-        if not self.config.varies:
-            return
-        depths = {block.depth for site in sites for block in site.blocks}
-        tried = [self.config.at(progress, depth) for progress in self.config.moments(TRIES) for depth in depths]
-        if not any(tried):
-            raise NothingMergedError(
-                f"nothing would be merged in {type(self.model).__name__}: ratio is 0 at every step and block that is "
-                f"not skipped. Raise it somewhere."
-            )
 
     def attach(self) -> None:
         self.attached = True
@@ -144,7 +120,6 @@ class RootSite:
             stack.detach()
         self.plan.forget()
         self._tell_if_all_was_whole()
-        self.guidance = None
 
     @outside_compile
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
@@ -174,12 +149,10 @@ class RootSite:
             stack.runs_again = self.lends and self.config.learns and self._can_run_again(stack.stack.owner)
         self.resting = self.lends or self.plan.step % self.config.merge_every != 0
         self._read_ratios()
-        inputs = given_argument(argument_names(self.model), args, kwargs, argument_names(self.model)[0])
+        names = argument_names(self.model)
         if self.config.redraws:
-            self.draw = torch.full((), self.plan.step, device=inputs.device)
-        if self.guidance is not None and self.fixed_progress is None:
-            self.guidance.begin_call(self.plan.step, self.plan.branch, inputs)
-        self.last_call = for_counting(argument_names(self.model), self.family.positions, args, kwargs)
+            self.draw = torch.full((), self.plan.step, device=given_argument(names, args, kwargs, names[0]).device)
+        self.last_call = for_counting(names, self.family.positions, args, kwargs)
 
     def _follow_order(self, fixed: bool) -> None:
         """Merge around parts as long as calls need tokens in their order, where the choice of scope was left to us."""
@@ -217,6 +190,7 @@ class RootSite:
         return names_of(tuple(given_argument(names, args, kwargs, name) for name in constant))
 
     def _read_ratios(self) -> None:
+        self.step_config = self.config
         if not self.config.varies:
             return
         progress = self.plan.progress if self.fixed_progress is None else self.fixed_progress
@@ -225,17 +199,8 @@ class RootSite:
                 f"{type(self.model).__name__} was called without a timestep, so a ratio that changes cannot follow the "
                 f"steps: pass timesteps, or give one number as ratio."
             )
-        self.progress = progress
-        blocks = [block for stack in self.stacks for block in stack.blocks]
-        self._configs = {block: self.config.at(progress, block.depth) for block in blocks}
-        self.ratios = tuple(
-            None if config is None else tuple(getattr(config, field) for field in config.ratios)
-            for config in self._configs.values()
-        )
-
-    def config_of(self, block: BlockSite) -> MergeConfig | None:
-        """The config with the ratio that a block has at this step; None where that is 0."""
-        return self._configs[block] if self.config.varies else self.config
+        self.step_config = config = self.config.at(progress)
+        self.ratios = None if config is None else tuple(getattr(config, field) for field in config.ratios)
 
     @torch.no_grad()
     def run_again(self, owner: nn.Module, args: Args, kwargs: Kwargs) -> None:
@@ -273,8 +238,6 @@ class RootSite:
             self.run_again(module, args, kwargs)
         for stack in self.stacks:
             stack.entered = stack.entered_whole = None
-        if self.guidance is not None and self.fixed_progress is None:
-            self.guidance.end_call(output)
         merges = not self.resting and any(
             part.active for stack in self.stacks for block in stack.blocks for part in block.parts
         )
@@ -287,12 +250,12 @@ class RootSite:
         self.whole_calls += not merges
 
     def _merges_later(self) -> bool:
-        """Would a ratio that changes merge anything on these grids at another step?"""
+        """Whether a ratio that changes would merge anything on these grids at another step."""
         return self.config.varies and any(
-            stack.merges_with(self.config.at(progress, block.depth))
-            for progress in self.config.moments(TRIES)
+            stack.merges_with(self.config.at(progress))
+            for progress in self.config.moments()
             for stack in self.stacks
-            for block in stack.blocks
+            if stack.blocks
         )
 
     def _tell_if_all_was_whole(self) -> None:

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.keep import has_grey, mask_on_grid, weights_of
+from tokenmerge.config.keep import mask_on_grid
 from tokenmerge.engine.around_site import AroundSite
 from tokenmerge.engine.block_site import BlockSite
-from tokenmerge.engine.caches import CACHE
 from tokenmerge.engine.hooked import Args, Kwargs, Pieces, outside_compile
 from tokenmerge.engine.plan import Memory
 from tokenmerge.engine.thin_keys import key_distance, thinned, thinned_merged
@@ -35,14 +34,13 @@ class StackSite:
         self.root = root
         self.blocks: list[BlockSite] = []  # those not skipped
         self.grid: tuple[int, ...] | None = None
+        self.layout: Layout | None = None  # the same for all blocks; None if nothing is merged on this grid
         self.reason = "not called yet"  # why nothing is merged here, where nothing is
         self.entered: tuple[Tensor, Tensor] | None = None  # a run's tokens before and after merging
         self.entered_whole: Tensor | None = None  # a run's tokens at a step that runs whole
         self.tokens = self.trailing = 0
         self.reorders = False
         self.aside: tuple[int, ...] = ()  # tokens that the user's mask keeps as they are
-        self.mask_weights: Tensor | None = None  # (1, N) where the user's mask is neither black nor white
-        self.importance: Tensor | None = None  # (B, N) or (1, N) at this call
         self.apart = False  # each block gives back all its tokens, because it cannot count on its neighbours
         self.around = False  # merged once around the owner, not at the first and the last block of a run
         self.around_site = AroundSite(self)
@@ -71,7 +69,7 @@ class StackSite:
         for handle in self._handles:
             handle.remove()
         self.around_site.detach()
-        self.entered = self.entered_whole = self.importance = None
+        self.entered = self.entered_whole = None
         for block in self.blocks:
             block.detach()
             block.active = block.lends = False
@@ -106,10 +104,6 @@ class StackSite:
             self._settled_for = None  # an error on the way leaves nothing settled, for any grid
             self._settle(grid, device)
             self._settled_for = settled_for
-        self.importance = self.mask_weights
-        if root.guidance is not None:
-            by_guidance = root.guidance.weights(grid, self.trailing)
-            self.importance = by_guidance if self.importance is None else _product(by_guidance, self.importance)
 
     def leave(self, owner: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         if self.root.attached and self.runs_again and not self.root.again:
@@ -124,28 +118,30 @@ class StackSite:
             fixed_order = f"this call looks tokens up by position in {kinds}-attention (IP-Adapter masks do)"
         self.grid = grid
         self.tokens = math.prod(grid)
-        self._read_mask(grid, device)
-        for block in self.blocks:
-            block.layout, self.reason = self._layout(block.config, grid)
-        layout = self.layout
+        if self.root.keep is not None:
+            self.aside = tuple(mask_on_grid(self.root.keep, grid).nonzero().flatten().tolist())
+        layout = None
+        if self.blocks:
+            layout, self.reason = self._layout(self.root.step_config, grid)
+        self.layout = layout = None if layout is None else layout.to(device)
         if fixed_order and self.root.config.scope != "site" and layout is not None:
             raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
         regions = None if layout is None else layout.regions
         # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are picked in any.
-        only_keys = all(block.layout is None or block.kept == self.tokens for block in self.blocks)
-        stays = fixed_order or only_keys or self._averages(layout)
+        only_keys = layout is None or layout.kept == self.tokens
+        stays = fixed_order or only_keys or self._averages
         self.reorders = regions is not None and not (regions.natural or regions.padded or stays)
         if regions is not None:
-            self.regions: Regions = regions.to(device)
+            self.regions: Regions = regions
         run = ""
         for block in self.blocks:
-            block.active = block.layout is not None and not self.root.resting
-            block.lends = block.layout is not None and self.root.lends
+            block.layout = layout
+            block.active = layout is not None and not self.root.resting
+            block.lends = layout is not None and self.root.lends
             self._join_run(block)
         self.around = self._can_merge_around()
         for block in self.blocks:
-            if block.layout is not None:
-                block.layout = block.layout.to(device)
+            if layout is not None:
                 run = block.block.name if block.first_of_run else run
                 block.place = Place(
                     block.block.name,
@@ -154,22 +150,17 @@ class StackSite:
                     self.reorders,
                     self.stack.one_for_batch,
                     block.keys_of_all,
-                    self._averages(block.layout),
+                    self._averages,
                 )
                 block.group = self.root.plan.group(self._group_key(block, run, grid))
                 self._remember(block)
             for part in block.parts:
-                merges = block.layout is not None and self._merges_in(part.part, block)
+                merges = layout is not None and self._merges_in(part.part, block)
                 merges = merges and part.name not in self.root.cached
                 part.active = merges and not self.root.resting
                 part.lends = merges and self.root.lends and self.root.config.scope == "site"
                 thins = merges and part.name in self.root.thinnable
                 part.thinned = self._thinned(block, device) if thins else None
-            if self.root.config.signal_of_attention and any(part.name in self.root.cached for part in block.parts):
-                raise MergeRuntimeError(
-                    f"{CACHE}, so that signal={self.root.config.signal!r} is not there to make plans from: use "
-                    f"signal='hidden'."
-                )
 
     @property
     def first(self) -> BlockSite:
@@ -178,21 +169,16 @@ class StackSite:
     def _can_merge_around(self) -> bool:
         """Is all of the stack one run, and is nothing needed of its blocks but what the owner gives?"""
         config = self.root.config
-        if not self.can_be_around or config.scope != "stack" or self.apart or config.signal != "hidden":
+        if not self.can_be_around or config.scope != "stack" or self.apart:
             return False
         return len(self.blocks) == len(self.stack.blocks) and all(
             block.layout is not None and block.run_first is self.first for block in self.blocks
         )
 
     @property
-    def layout(self) -> Layout | None:
-        """What becomes of the grid in the first block that merges; None where none does."""
-        return next((block.layout for block in self.blocks if block.layout is not None), None)
-
-    def _averages(self, layout: Layout | None) -> bool:
-        """Are tiles averaged, all in the order of the grid? Only where whole steps tell what that loses."""
-        weighed = self.mask_weights is not None  # by which to choose
-        return self.root.config.learns and layout is not None and layout.tiles is not None and not weighed
+    def _averages(self) -> bool:
+        """Whether tiles are averaged, all in the order of the grid: only if full steps calibrate what that loses."""
+        return self.root.config.learns and self.layout is not None and self.layout.tiles is not None
 
     def _layout(self, config: MergeConfig | None, grid: tuple[int, ...]) -> tuple[Layout | None, str]:
         """What a config makes of the grid; or None, and why."""
@@ -218,13 +204,6 @@ class StackSite:
             )
         return layout, ""
 
-    def _read_mask(self, grid: tuple[int, ...], device: torch.device) -> None:
-        if self.root.keep is None:
-            return
-        mask = mask_on_grid(self.root.keep, grid)
-        self.aside = tuple((mask == 1).nonzero().flatten().tolist())
-        self.mask_weights = weights_of(mask)[None].to(device) if has_grey(mask) else None
-
     def merges_with(self, config: MergeConfig | None) -> bool:
         """Would a config merge anything on the grid of the last call?"""
         return self.grid is not None and self._layout(config, self.grid)[0] is not None
@@ -232,27 +211,19 @@ class StackSite:
     def _join_run(self, block: BlockSite) -> None:
         """Is it merged together with the block before it?"""
         before = block.before
-        joins = before is not None and before.layout is not None and block.layout is not None
-        if before is not None and joins and self.root.config.scope == "stack":
-            # What is merged once has one ratio.
-            joins = (before.kept, before.kept_keys) == (block.kept, block.kept_keys)
-        block.first_of_run, block.last_of_run, block.run_first = not joins, True, block
-        if before is not None and joins:
-            before.last_of_run, block.run_first = False, before.run_first
+        block.first_of_run, block.last_of_run, block.run_first = True, True, block
+        if before is not None and self.layout is not None:
+            block.first_of_run = before.last_of_run = False
+            block.run_first = before.run_first
 
     def _remember(self, block: BlockSite) -> None:
-        """Keep what a block gives, if it makes plans from it: the first of a group does, for all of them."""
-        block.group.leader = block.group.leader or block.block.name
-        if self.root.config.whole_every:
-            # What the owner gives is not what its blocks give.
-            block.detail = self._detail(block, "around" if self.around else "block", block.block.name)
-            for part in block.parts:
-                part.details = {position: self._detail(block, part.name, position) for position in part.part.outputs}
-        if self.root.config.signal != "previous" or block.group.leader != block.block.name:
-            block.memory = None
+        """Gives a block and its parts a memory of what they return at full steps, if there are such steps."""
+        if not self.root.config.whole_every:
             return
-        block.memory = self.root.plan.memory(block.block.name)
-        block.memory.put_in_order(self.reorders)
+        # What the owner gives is not what its blocks give.
+        block.detail = self._detail(block, "around" if self.around else "block", block.block.name)
+        for part in block.parts:
+            part.details = {position: self._detail(block, part.name, position) for position in part.part.outputs}
 
     def _detail(self, block: BlockSite, *name: str | int) -> Memory:
         memory = self.root.plan.memory(("detail", *name))
@@ -297,7 +268,3 @@ class StackSite:
         behind = others if text_last else self.trailing
         pieces = torch.split(tokens, [others - behind, count, behind], dim=1)
         return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
-
-
-def _product(one: Tensor | None, other: Tensor) -> Tensor:
-    return other if one is None else one * other

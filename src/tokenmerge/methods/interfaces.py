@@ -44,7 +44,6 @@ class Operators:
     queries: Operator | None  # None: queries keep every token
     keys: Operator | None  # for keys and values of self-attention; the same object as `queries` where they agree
     picks: Tensor | None = None  # the method's own note of its destinations, given back when only weights are new
-    gains: Tensor | None = None  # and of what each of them added
 
     @property
     def keys_apart(self) -> bool:
@@ -81,6 +80,4 @@ class Place:
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
     keys_of_all: bool = False  # keys merged apart are of all tokens, and not of those that are left after merging
     averages: bool = False  # tiles of which one token is left are averaged, without a look at what they hold
-    # (B, N) or (1, N), in the order of the grid: how many tokens each counts as when destinations are chosen.
-    importance: Tensor | None = None
     draw: Tensor | None = None  # () the step, for methods that draw tokens anew at each (see `MergeConfig.redraws`)

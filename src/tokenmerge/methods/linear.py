@@ -18,7 +18,6 @@ class LinearOperator:
     down: Tensor  # (G, D, n)
     up: Tensor  # (G, n, D)
     regions: Regions | None = None  # set where tokens come in grid order and must be gathered into regions first
-    rows: Tensor | None = None  # (B, M) which rows of `down` are kept; None: all of them
     aside: int = 0  # tokens at the end, behind those of the regions, that stay as they are
     mass: Tensor | None = None  # (B, M)
     destinations: Tensor | None = None  # (B, M)
@@ -28,17 +27,10 @@ class LinearOperator:
             tokens = self.regions.gather(tokens)
         inside, aside = self._split(tokens)
         merged = self._product(self.down, inside)
-        if self.rows is not None:
-            merged = merged.reshape(-1, merged.shape[-1]).index_select(0, self._flat_rows(self.rows))
-            merged = merged.view(tokens.shape[0], -1, tokens.shape[-1])
         return merged if aside is None else torch.cat([merged, aside], dim=1)
 
     def unmerge(self, tokens: Tensor) -> Tensor:
         inside, aside = self._split(tokens)
-        if self.rows is not None:
-            every = inside.new_zeros(self.up.shape[0] * self.up.shape[2], inside.shape[-1])
-            every = every.index_copy(0, self._flat_rows(self.rows), inside.reshape(-1, inside.shape[-1]))
-            inside = every.view(tokens.shape[0], -1, tokens.shape[-1])
         full = self._product(self.up, inside)
         full = full if aside is None else torch.cat([full, aside], dim=1)
         return full if self.regions is None else self.regions.scatter(full)
@@ -49,11 +41,6 @@ class LinearOperator:
             return tokens, None
         inside, aside = torch.split(tokens, [tokens.shape[1] - self.aside, self.aside], dim=1)
         return inside, aside
-
-    def _flat_rows(self, rows: Tensor) -> Tensor:
-        """(B, M) -> (B * M,): the same rows among those of all samples."""
-        a_sample = self.down.shape[0] * self.down.shape[1] // rows.shape[0]
-        return (rows + torch.arange(rows.shape[0], device=rows.device).unsqueeze(1) * a_sample).flatten()
 
     @staticmethod
     def _product(matrix: Tensor, tokens: Tensor) -> Tensor:

@@ -7,13 +7,11 @@ ruined; the time is what matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tokenmerge.config.ratio import Ratio
-from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import Layout, Operators, Place
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
@@ -27,19 +25,6 @@ class LowerBound(ToMA):
     ratio: Ratio = 0.5
     proportional: bool = False
     detail_every: int | None = 0
-
-    signals: ClassVar[tuple[str, ...]] = ("hidden",)  # it looks at no token
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field, plain in (("importance", None), ("quota", "equal")):
-            value = getattr(self, field)
-            if value != plain:
-                raise ConfigError(f"{field} is {value!r}, and LowerBound looks at no token: leave it out.")
-
-    @property
-    def weighs_tokens(self) -> bool:
-        return False
 
     @property
     def _chooses_by_default(self) -> bool:

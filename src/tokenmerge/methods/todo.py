@@ -49,7 +49,6 @@ class ToDo(MergeConfig):
 
     scopes: ClassVar[tuple[str, ...]] = ("site",)
     allowed_parts: ClassVar[tuple[str, ...]] = ("self",)
-    signals: ClassVar[tuple[str, ...]] = ("hidden",)  # it looks at no token
 
     @classmethod
     def by_factor(cls, finest: int = 2, *coarser: int) -> ToDo:

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from tokenmerge.config.base import LEARNS_ABOVE, MergeConfig, Scope
 from tokenmerge.config.checks import check_choice, check_whole, store_tuple
-from tokenmerge.config.ratio import Ratio, goes_below, is_number, is_ratio, stored_ratio, varies
+from tokenmerge.config.ratio import Ratio, goes_below, is_ratio, stored_ratio, varies
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
 from tokenmerge.methods.toma_plan import make_plan
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
 
-LOWEST_TEMPERATURE = 1e-30  # a similarity divided by less is no longer a float32
 # One step in so many runs whole, where detail_every is None: fewer where it tells exactly what merging loses.
 WHOLE_STEPS, TELLING_STEPS = 4, 6
 # And sooner where this share of the noise is gone: of 12 steps every fifth, of 8 every third, of 4 every second.
@@ -40,20 +39,14 @@ class ToMA(MergeConfig):
     attend: where tokens are assigned to destinations: within their "region", or "global".
     selector: "facility_location", "random" (good for keys merged apart), "grid", or a function (see
         `tokenmerge.ops.selection`).
-    temperature: softness of the assignment. Small recovers hard merging by nearest destination; above 0.05 images blur.
     unmerge: "transpose" copies back and is fast; "pinv" is the least-squares inverse, slower, and rarely better.
     kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
-        With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Lists and functions as there.
+        With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Takes a list as well.
         Keys merged apart are picked and weighed, not averaged: an average is shorter than each of them. With a wider
         scope they are picked among the merged tokens: there kv_ratio must be the larger of the two. In models but
         UNets and PixArt a smaller one saves less, for their attention is then given all tokens (docs/options.md).
     max_downsample: levels up to this many times coarser, per side, than the model's finest are merged; None merges
         all. 1 merges the finest alone, which has most tokens to spare.
-    quota: "equal" keeps as many tokens in every region. "gain" keeps as many in all, more where tokens differ and fewer
-        where they are alike, up to twice the even share: closer images where large parts are plain, for up to twice
-        the time of selecting and merging.
-    importance: "guidance" has tokens count for more in the choice of destinations where classifier-free guidance
-        changed the prediction of the step before most, which is what the prompt is about. Costs next to nothing.
     weights_every: steps for which merge weights are kept; must divide `select_every`.
     detail_every: None is every sixth step where that tells exactly what is lost (above a ratio of 0.75, and at 0.75
         with 2 x 2 tiles), every fourth elsewhere, and none where only keys are merged or `merge_every` says which steps
@@ -69,14 +62,11 @@ class ToMA(MergeConfig):
     tile: tuple[int, ...] = (4, 4)
     attend: Literal["region", "global"] = "region"
     selector: str | Selector = "facility_location"
-    temperature: float = 0.01
     unmerge: Literal["transpose", "pinv"] = "transpose"
     kv_ratio: Ratio | None = None
     max_downsample: int | None = None
     proportional: bool = True
     weights_every: int = 5
-    importance: Literal["guidance"] | None = None
-    quota: Literal["equal", "gain"] = "equal"
 
     ratios: ClassVar[tuple[str, ...]] = ("ratio", "kv_ratio")
     takes_mask: ClassVar[bool] = True
@@ -143,24 +133,6 @@ class ToMA(MergeConfig):
             check_choice(self, "selector", self.selector, tuple(SELECTORS))
         if self.max_downsample is not None:
             check_whole("max_downsample", self.max_downsample, least=1)
-        if not is_number(self.temperature) or self.temperature < LOWEST_TEMPERATURE:
-            raise ConfigError(
-                f"temperature is {self.temperature!r}: it takes a number above 0, {LOWEST_TEMPERATURE:g} at the least, "
-                f"such as 0.01."
-            )
-        if self.importance is not None:
-            check_choice(self, "importance", self.importance, ("guidance",))
-            if self.selector in ("random", "grid"):
-                raise ConfigError(
-                    f"importance is {self.importance!r}, and selector {self.selector!r} looks at no token: leave "
-                    f"importance out, or use selector='facility_location'."
-                )
-        check_choice(self, "quota", self.quota, ("equal", "gain"))
-        if self.quota == "gain" and self.selector != "facility_location":
-            raise ConfigError(
-                f"quota is 'gain', which is what facility location adds, and selector is {self.selector!r}: use "
-                f"selector='facility_location', or quota='equal'."
-            )
         check_whole("weights_every", self.weights_every, least=1)
         if self.select_every % self.weights_every:
             raise ConfigError(
@@ -180,11 +152,11 @@ class ToMA(MergeConfig):
     def _check_keys_among_merged(self) -> None:
         """Where whole blocks are merged, keys are picked among the tokens that are left."""
         surely_more = not self.varies and self.keys_of_all
-        if self.merges_only_keys or self.quota == "gain" or surely_more:
+        if self.merges_only_keys or surely_more:
             raise ConfigError(
-                f"kv_ratio is {self.kv_ratio!r}, ratio {self.ratio!r}, quota {self.quota!r} and scope {self.scope!r}: "
-                f"where whole blocks are merged, keys are picked among the tokens that are left, which needs a ratio "
-                f"above 0, a kv_ratio above that, and quota='equal'. Change those, or set scope='site'."
+                f"kv_ratio is {self.kv_ratio!r}, ratio {self.ratio!r} and scope {self.scope!r}: if whole blocks are "
+                f"merged, keys are picked among the tokens that are left, which needs a ratio above 0 and a kv_ratio "
+                f"above that. Change those, or set scope='site'."
             )
 
     @property
@@ -231,7 +203,7 @@ class ToMA(MergeConfig):
     @property
     def _chooses_by_default(self) -> bool:
         """Is it all the same to the user which token is left of a tile, and where it sits?"""
-        return self.selector == "facility_location" and self.signal == "hidden" and self.importance is None
+        return self.selector == "facility_location"
 
     @property
     def keys_apart(self) -> bool:
@@ -249,7 +221,7 @@ class ToMA(MergeConfig):
     def keys_of_all(self) -> bool:
         if not self.keys_apart:
             return False
-        return self.merges_only_keys or self.quota == "gain" or goes_below(self.kv_ratio, self.ratio)
+        return self.merges_only_keys or goes_below(self.kv_ratio, self.ratio)
 
     @property
     def merges_only_keys(self) -> bool:
@@ -261,16 +233,8 @@ class ToMA(MergeConfig):
         return ratio, ratio if self.kv_ratio is None else self.number("kv_ratio")
 
     @property
-    def weighs_tokens(self) -> bool:
-        return self.selector not in ("random", "grid")
-
-    @property
     def redraws(self) -> bool:
         return self.selector == "random"
-
-    @property
-    def watches_guidance(self) -> bool:
-        return self.importance == "guidance"
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_keeping(grid, 1, ())
@@ -305,7 +269,7 @@ class ToMA(MergeConfig):
         return Layout(grid, regions.tokens, kept[0], kept[1], regions, even, each, tiles)
 
     def _kept_of_each(self, kept: int, regions: Regions) -> int:
-        alike = self.quota == "equal" and self.attend == "region" and not regions.aside and not regions.padded
+        alike = self.attend == "region" and not regions.aside and not regions.padded
         return kept // regions.count if alike else 0
 
     def _refuse_empty_regions(self, regions: Regions) -> None:

@@ -22,22 +22,22 @@ from tokenmerge.ops.attention_merge import (
     unmerge_by_transpose,
 )
 from tokenmerge.ops.regions import Regions
-from tokenmerge.ops.selection import SELECTORS, facility_location, most_gaining, select_random
+from tokenmerge.ops.selection import SELECTORS, select_random
 from tokenmerge.ops.similarity import cosine_similarity, unit_tokens
 
 if TYPE_CHECKING:
     from tokenmerge.methods.toma import ToMA
 
 SIMILARITY_STEPS = 4096
-WEIGHT_STEPS = 16
-MOST_SHARES = 2  # a region keeps at most so many even shares under a quota
+# Softness of the assignment: close to hard merging into the nearest destination. Above 0.05 images blur.
+TEMPERATURE = 0.01
 
 
 def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
     """Operators for tokens (B, N, C); with `previous`, its destinations stay and only weights are made anew."""
     assert layout.regions is not None
     regions = layout.regions
-    if layout.even and layout.kept == layout.tokens and not config.weighs_tokens:
+    if layout.even and layout.kept == layout.tokens and config.selector in ("random", "grid"):
         return previous or _one_key_a_region(config, tokens, regions, place)
     if place.averages:
         assert layout.tiles is not None
@@ -46,21 +46,17 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
     in_regions = tokens if place.in_region_order else regions.gather(tokens)
     in_regions = in_regions[:, : regions.count * regions.size]
     unit = unit_tokens(in_regions).reshape(tokens.shape[0], regions.count, regions.size, -1)  # (B, R, n, C)
-    picks, gains = (None, None) if previous is None else (previous.picks, previous.gains)
+    picks = None if previous is None else previous.picks
     if picks is None:
         most = max(kept for kept in (layout.kept, layout.kept_keys) if kept < layout.tokens)
-        even = (most - regions.aside) // regions.count
-        count = even if config.quota == "equal" else min(MOST_SHARES * even, regions.smallest)
-        picks, gains = _select(config, unit, count, regions, place)
+        picks = _select(config, unit, (most - regions.aside) // regions.count, regions, place)
     operators: dict[int, LinearOperator | None] = {layout.tokens: None}
     for kept in (layout.kept, layout.kept_keys):
         if kept not in operators:
-            inside = kept - regions.aside
-            rows = None if gains is None else most_gaining(gains, inside)
             # The first k greedy picks are what choosing k would have given: one selection serves both ratios.
-            fewer = picks if rows is not None else picks[..., : inside // regions.count]
-            operators[kept] = _operator(config, unit, fewer, rows, regions, tokens.dtype, place.in_region_order)
-    return Operators(operators[layout.kept], keys_of(operators, layout, place), picks, gains)
+            fewer = picks[..., : (kept - regions.aside) // regions.count]
+            operators[kept] = _operator(config, unit, fewer, regions, tokens.dtype, place.in_region_order)
+    return Operators(operators[layout.kept], keys_of(operators, layout, place), picks)
 
 
 def _one_key_a_region(config: ToMA, tokens: Tensor, regions: Regions, place: Place) -> Operators:
@@ -88,8 +84,8 @@ def keys_of(operators: Mapping[int, LinearOperator | None], layout: Layout, plac
     return keys if of_all_tokens else dataclasses.replace(keys, destinations=_among_merged(layout, keys))
 
 
-def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Place) -> tuple[Tensor, Tensor | None]:
-    """(B, R, n, C) -> (B, R, count): places of the destinations within their regions; for a quota, their gains."""
+def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Place) -> Tensor:
+    """(B, R, n, C) -> (B, R, count): places of the destinations within their regions."""
     similarity = cosine_similarity(unit)  # (B, R, n, n)
     # Two tokens that are each other's nearest gain exactly the same. In steps this coarse sums are exact, so such a
     # tie goes to the first of them, and not to rounding, which depends on the rest of the batch.
@@ -99,21 +95,16 @@ def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Pla
     else:
         available = regions.valid
         similarity = similarity * available.unsqueeze(-2)  # padding need not be represented
-    if place.importance is not None:
-        similarity = similarity * _weights_in(regions, place.importance).unsqueeze(-2)
     if place.one_for_batch:
         # Side by side the samples' tokens are all there is to represent, so gains add up over the batch.
         similarity = torch.cat(similarity.unbind(), dim=-1).unsqueeze(0)
-    if config.quota == "gain":
-        picks, gains = facility_location(similarity, count, available)
-        return picks.expand(unit.shape[0], -1, -1), gains.expand(unit.shape[0], -1, -1)
     if callable(config.selector):
         picks = config.selector(similarity, count, available)
         _check_picks(picks, (*similarity.shape[:2], count), similarity.shape[2])
         picks = picks.to(similarity.device)  # where a function builds its indices is not ours to choose
     else:
         picks = _chosen(config, similarity, count, available, place)
-    return picks.expand(unit.shape[0], -1, -1), None
+    return picks.expand(unit.shape[0], -1, -1)
 
 
 def _chosen(config: ToMA, similarity: Tensor, count: int, available: Tensor, place: Place) -> Tensor:
@@ -134,35 +125,25 @@ def _operator(
     config: ToMA,
     unit: Tensor,
     picks: Tensor,
-    rows: Tensor | None,
     regions: Regions,
     dtype: torch.dtype,
     in_region_order: bool,
 ) -> LinearOperator:
     batch, count, size, channels = unit.shape
-    in_use = None
-    if rows is not None:
-        in_use = torch.zeros(batch, count * picks.shape[-1], dtype=torch.bool, device=unit.device)
-        in_use = in_use.scatter(1, rows, True)
     places = _places(picks, regions)
     if config.attend == "global":
         valid = None if regions.valid is None else regions.valid.view(1, -1).expand(batch, -1)
-        weights = assignment_weights(unit.reshape(batch, -1, channels), places, config.temperature, valid, in_use)
+        weights = assignment_weights(unit.reshape(batch, -1, channels), places, TEMPERATURE, valid)
     else:
         valid = None if regions.valid is None else regions.valid.repeat(batch, 1)
         groups = unit.reshape(batch * count, size, channels)
-        chosen = picks.reshape(batch * count, -1)
-        in_use = None if in_use is None else in_use.view_as(chosen)
-        weights = assignment_weights(groups, chosen, config.temperature, valid, in_use)
+        weights = assignment_weights(groups, picks.reshape(batch * count, -1), TEMPERATURE, valid)
     up = unmerge_by_pinv(weights) if config.unmerge == "pinv" else unmerge_by_transpose(weights)
     mass = represented(weights).view(batch, -1)
-    if rows is not None:
-        mass, places = mass.gather(1, rows), places.gather(1, rows)
     return LinearOperator(
         down=merge_matrix(weights).to(dtype),
         up=up.to(dtype),
         regions=None if in_region_order or regions.natural else regions,
-        rows=rows,
         aside=regions.aside,
         mass=functional.pad(mass, (0, regions.aside), value=1.0),
         destinations=destinations_of(places, regions, in_region_order),
@@ -187,13 +168,6 @@ def _among_merged(layout: Layout, keys: LinearOperator) -> Tensor:
     inside, aside = torch.split(merged, [layout.kept - regions.aside, regions.aside])
     first = inside.view(regions.count, -1)[:, : (layout.kept_keys - regions.aside) // regions.count]
     return torch.cat([first.flatten(), aside]).expand(keys.destinations.shape[0], -1)
-
-
-def _weights_in(regions: Regions, importance: Tensor) -> Tensor:
-    """(B, N) -> (B, R, n), in steps that keep sums of similarities exact (see SIMILARITY_STEPS)."""
-    steps = importance.float().mul(WEIGHT_STEPS).round().clamp_min(1).div(WEIGHT_STEPS)
-    inside = steps.index_select(1, regions.order[: regions.count * regions.size])
-    return inside.view(-1, regions.count, regions.size)
 
 
 def _check_picks(picks: Tensor, shape: tuple[int, ...], candidates: int) -> None:

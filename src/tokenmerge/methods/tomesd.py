@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig, Share
 from tokenmerge.config.checks import check_flag, check_whole
-from tokenmerge.config.ratio import largest
+from tokenmerge.config.ratio import numbers_of
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
 from tokenmerge.methods.matched import MatchedOperator
@@ -66,7 +66,7 @@ class ToMeSD(MergeConfig):
                 f"nothing is left to merge. Use a smaller per_cell, or larger cells (sx, sy)."
             )
         most = 1 - self.per_cell / area
-        if largest(self.ratio) > most + 1e-9:
+        if max(numbers_of(self.ratio)) > most + 1e-9:
             raise ConfigError(
                 f"ratio is {self.ratio!r}: with {self.per_cell} kept in every cell of {self.sx} x {self.sy} tokens, it "
                 f"takes at most {most:.4g}. Lower ratio, or use larger cells (sx, sy)."

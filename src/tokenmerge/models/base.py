@@ -15,18 +15,6 @@ TIME_PER_TOKEN = "this call gives each token a timestep of its own"
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
-def projected_keys(attention: Any, tokens: Tensor) -> Tensor:
-    """The keys that an attention of diffusers' kind makes of its tokens, before positions turn them. (B, N, C) each."""
-    keys: Tensor = attention.to_k(tokens)
-    norm = getattr(attention, "norm_k", None)
-    if norm is None:
-        return keys
-    width = getattr(norm, "normalized_shape", None) or getattr(norm, "dim", None)
-    if isinstance(width, (list, tuple)) and width[-1] == keys.shape[-1]:
-        return norm(keys)  # type: ignore[no-any-return]
-    return norm(keys.view(*keys.shape[:-1], attention.heads, -1)).flatten(-2)  # type: ignore[no-any-return]
-
-
 @dataclass(frozen=True)
 class Part:
     """A stretch of a block that can run on merged tokens, from where they enter to where they leave.
@@ -48,8 +36,6 @@ class Part:
     # Where text stands in a sequence that holds both: "none" says that it never does.
     text: Literal["none", "first", "last"] = "none"
     outputs: tuple[int, ...] = (0,)  # which items hold tokens, where the module returns a tuple
-    # (attention module, its tokens) -> the keys it makes of them; None where its keys are not of its tokens.
-    keys: Callable[[Any, Tensor], Tensor] | None = projected_keys
 
     @property
     def keys_apart(self) -> bool:

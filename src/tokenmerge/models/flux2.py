@@ -6,25 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models.base import Block, Call, Part, Stack, argument, new_like, signature_of, timestep_value
 from tokenmerge.models.flux import ROTARY, FluxFamily, with_values
 from tokenmerge.models.position_ids import grid_of_ids, image_ids
 
-
-def _fused_keys(attention: Any, tokens: Tensor) -> Tensor:
-    """Keys from the one projection that makes queries, keys, values and the MLP's input."""
-    width = attention.inner_dim
-    keys: Tensor = attention.to_qkv_mlp_proj(tokens)[..., width : 2 * width]
-    heads = keys.reshape(*keys.shape[:-1], attention.heads, -1)
-    return attention.norm_k(heads).flatten(-2)  # type: ignore[no-any-return]
-
-
 DOUBLE_PARTS = (Part(("self",), "attn", mask="4d", text="first"), Part(("mlp",), "ff"))
 # The single blocks' attention has the MLP inside it, and gets text and image in one sequence.
-SINGLE_PARTS = (Part(("self", "mlp"), "attn", mask="4d", text="first", keys=_fused_keys),)
+SINGLE_PARTS = (Part(("self", "mlp"), "attn", mask="4d", text="first"),)
 
 
 class Flux2Family(FluxFamily):

@@ -80,7 +80,7 @@ def basic_blocks(modules: Any, prefix: str) -> tuple[Block, ...]:
 
 def _self_attention(module: Any) -> Part:
     if module.only_cross_attention:  # its keys are the text's
-        return Part(("self",), "attn1", keys=None)
+        return Part(("self",), "attn1")
     return Part(("self",), "attn1", own_keys=True, mask="3d")
 
 

@@ -12,20 +12,16 @@ def assignment_weights(
     destinations: Tensor,
     temperature: float,
     valid: Tensor | None = None,
-    in_use: Tensor | None = None,
 ) -> Tensor:
     """A: how each token is shared out among the destinations of its group.
 
     unit          (G, n, C)  tokens of length one
     destinations  (G, D)     which of the n are destinations
     valid         (G, n)     False at padding, which gets no weight at all
-    in_use        (G, D)     False at destinations that take no token; at least one a group takes some
     returns       (G, D, n)  float32; each valid column sums to 1
     """
     chosen = unit.gather(1, destinations.unsqueeze(-1).expand(-1, -1, unit.shape[-1]))
     scores = (chosen @ unit.transpose(-1, -2)).div_(temperature)
-    if in_use is not None:
-        scores = scores.masked_fill_(~in_use.unsqueeze(-1), -torch.inf)
     weights = scores.softmax(dim=-2)
     # A sharp softmax leaves numbers so small that CPUs multiply by them thirty times slower than by zero.
     weights = functional.threshold(weights, 1e-12, 0.0)

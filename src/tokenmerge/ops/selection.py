@@ -34,65 +34,39 @@ def select_facility_location(similarity: Tensor, count: int, available: Tensor) 
     >>> select_facility_location(line[None, None], 2, torch.ones(1, 3, dtype=torch.bool)).tolist()
     [[[0, 2]]]
     """
-    return facility_location(similarity, count, available)[0]
-
-
-def facility_location(similarity: Tensor, count: int, available: Tensor) -> tuple[Tensor, Tensor]:
-    """`select_facility_location`, and what each pick added, which is never more than the one before: (B, R, count)."""
-    picks, gains = torch.ops.tokenmerge.facility_location(similarity, count, available)
-    return picks, gains
-
-
-def most_gaining(gains: Tensor, total: int) -> Tensor:
-    """Share out `total` picks over regions of several picks each: those that add most, at least one a region.
-
-    gains    (B, R, k)    what each pick of a region adds, in the order in which they were made
-    returns  (B, total)   places among the R * k, ascending; of each region its first so many
-
-    Greedy choice over all regions at once would take the same, since one region's picks add nothing in another.
-
-    >>> most_gaining(torch.tensor([[[9.0, 0.1, 0.0], [9.0, 3.0, 2.0]]]), 4).tolist()
-    [[0, 3, 4, 5]]
-    """
-    batch, regions, count = gains.shape
-    first = torch.full_like(gains[..., :1], torch.inf)
-    # Earlier picks before later ones of the same gain: then what is taken of a region is a beginning of its picks.
-    by_turn = torch.cat([first, gains[..., 1:]], dim=-1).transpose(1, 2).reshape(batch, -1)
-    taken = by_turn.argsort(dim=-1, descending=True, stable=True)[:, :total]
-    return (taken % regions * count + taken // regions).sort(dim=-1).values
+    picks: Tensor = torch.ops.tokenmerge.facility_location(similarity, count, available)
+    return picks
 
 
 # A custom operator, because torch.compile would otherwise unroll the greedy loop, and because this is the one
 # place where a fused kernel can be registered for another device without any caller noticing.
 @torch.library.custom_op("tokenmerge::facility_location", mutates_args=())
-def _facility_location(similarity: Tensor, count: int, available: Tensor) -> tuple[Tensor, Tensor]:
+def _facility_location(similarity: Tensor, count: int, available: Tensor) -> Tensor:
     picks = torch.empty(*similarity.shape[:2], count, dtype=torch.long, device=similarity.device)
-    gains = torch.empty(picks.shape, dtype=similarity.dtype, device=similarity.device)
     # Added to the gains: minus infinity rules a candidate out, once it is taken or if it never was available.
     barred = torch.zeros(similarity.shape[:3], device=similarity.device).masked_fill_(~available, -torch.inf)
     scores = similarity.sum(dim=-1) + barred
     pick = scores.argmax(dim=-1, keepdim=True)  # (B, R, 1)
-    picks[..., :1], gains[..., :1] = pick, scores.gather(-1, pick)
+    picks[..., :1] = pick
     barred.scatter_(-1, pick, -torch.inf)
     if count == 1:
-        return picks, gains
+        return picks
     # relu(S - c) for all pairs. With t its row at the pick, the next one is relu(relu(S - c) - t): the cache c
     # never has to be formed, and the work is two passes in place.
     surplus = (similarity - _row(similarity, pick)).clamp_(min=0)
     for position in range(1, count):
         scores = surplus.sum(dim=-1) + barred
         pick = scores.argmax(dim=-1, keepdim=True)
-        picks[..., position : position + 1], gains[..., position : position + 1] = pick, scores.gather(-1, pick)
+        picks[..., position : position + 1] = pick
         barred.scatter_(-1, pick, -torch.inf)
         if position + 1 < count:
             surplus.sub_(_row(surplus, pick)).clamp_(min=0)
-    return picks, gains
+    return picks
 
 
 @_facility_location.register_fake
-def _(similarity: Tensor, count: int, available: Tensor) -> tuple[Tensor, Tensor]:
-    gains = similarity.new_empty(*similarity.shape[:2], count)
-    return gains.to(torch.long), gains
+def _(similarity: Tensor, count: int, available: Tensor) -> Tensor:
+    return similarity.new_empty(*similarity.shape[:2], count, dtype=torch.long)
 
 
 def select_random(similarity: Tensor, count: int, available: Tensor, draw: int | Tensor = 0) -> Tensor:

@@ -7,7 +7,6 @@ once merged, and every multiply-add of every layer is added up (ToMA, Appendix D
 from __future__ import annotations
 
 import copy
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch import nn
 from tokenmerge.autotune.worthwhile import Timing
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import check_whole
-from tokenmerge.engine.block_site import BlockSite
 from tokenmerge.engine.plan import MergePlan
 from tokenmerge.engine.root import RootSite, root_site_of
 from tokenmerge.engine.stack_site import StackSite
@@ -24,8 +22,6 @@ from tokenmerge.models import family_of
 from tokenmerge.report.explanation import Explanation, Measured, ModelReport, MultiplyAdds, StackReport
 from tokenmerge.runtime.multiply_adds import count_multiply_adds
 
-# A ratio that is a function is looked at so often: each change of it is counted apart, which takes its time.
-TENTHS = 10
 # More steps than any generation has.
 NEVER = 1_000_000
 
@@ -66,7 +62,7 @@ def _explain_model(root: RootSite, size: tuple[int, int] | None, batch: int | No
         twin_root.plan.forget()
         moments.append((end - begin, _count_moment(twin_root, root.config, steps, unmerged, args, kwargs)))
         during = "" if (begin, end) == (0, 1) else f"{begin:.0%} to {end:.0%}"
-        stacks += [report for stack in twin_root.stacks for report in _stack_reports(stack, during)]
+        stacks += [_stack_report(stack, during) for stack in twin_root.stacks]
     return ModelReport(
         model=type(root.model).__name__,
         stacks=stacks,
@@ -81,10 +77,9 @@ def _moments(root: RootSite) -> list[tuple[float, float]]:
     """Stretches of a generation, from 0 to 1, in which no ratio changes."""
     if not root.config.varies:
         return [(0, 1)]
-    depths = [block.depth for stack in root.stacks for block in stack.blocks]
-    looked_at = root.config.moments(TENTHS)
-    ratios = [[root.config.at(progress, depth) for depth in depths] for progress in looked_at]
-    begins = [here for index, here in enumerate(looked_at) if index == 0 or ratios[index] != ratios[index - 1]]
+    begins = root.config.moments()
+    configs = [root.config.at(progress) for progress in begins]
+    begins = [here for index, here in enumerate(begins) if index == 0 or configs[index] != configs[index - 1]]
     return list(zip(begins, [*begins[1:], 1], strict=True))
 
 
@@ -194,24 +189,12 @@ def _count(model: nn.Module, args: Any, kwargs: Any) -> int:
     return count_multiply_adds(lambda: model(*args, **kwargs))
 
 
-def _stack_reports(stack: StackSite, during: str) -> list[StackReport]:
-    """One for all blocks that keep as many tokens; one for the whole stack where none merges."""
-    merging = [block for block in stack.blocks if block.layout is not None]
-    if not merging:
-        return [_stack_report(stack, [], during)]
-    alike = groupby(sorted(merging, key=_counts), key=_counts)
-    reports = [_stack_report(stack, list(blocks), during) for _, blocks in alike]
-    return sorted(reports, key=lambda report: [block.block.name for block in merging].index(report.blocks[0]))
-
-
-def _counts(block: BlockSite) -> tuple[int, int]:
-    return block.kept, block.kept_keys
-
-
-def _stack_report(stack: StackSite, blocks: list[BlockSite], during: str) -> StackReport:
+def _stack_report(stack: StackSite, during: str) -> StackReport:
+    layout = stack.layout
+    blocks = [] if layout is None else stack.blocks
     active = [part.part.kinds for block in blocks for part in block.parts if part.active]
     parts = [kind for kind in stack.root.config.parts if any(kind in kinds for kinds in active)]
-    kept, kept_keys = _counts(blocks[0]) if blocks else (stack.tokens, stack.tokens)
+    kept, kept_keys = (stack.tokens, stack.tokens) if layout is None else (layout.kept, layout.kept_keys)
     merged = (part for block in blocks for part in block.parts if part.active)
     thinned = (len(part.thinned) for part in merged if part.thinned is not None)
     return StackReport(
