@@ -139,14 +139,12 @@ def finish_after_kills(undisturbed, path, experiment, times):
 
 
 def test_kills_lose_nothing_and_double_nothing(undisturbed, experiment_file, tmp_path):
-    finish_after_kills(undisturbed, tmp_path / "run", read_experiment(experiment_file()), times=4)
+    finish_after_kills(undisturbed, tmp_path / "run", read_experiment(experiment_file()), times=2)
 
 
-@pytest.mark.skipif("TOKENMERGE_LONG_TESTS" not in os.environ, reason="set TOKENMERGE_LONG_TESTS=1 to run it")
+@pytest.mark.long
 def test_ten_kills_lose_nothing_and_double_nothing(undisturbed, experiment_file, tmp_path):
-    experiment = read_experiment(experiment_file())
-    for turn in range(5):
-        finish_after_kills(undisturbed, tmp_path / f"run{turn}", experiment, times=10)
+    finish_after_kills(undisturbed, tmp_path / "run", read_experiment(experiment_file()), times=10)
 
 
 def test_running_again_makes_nothing_and_loads_no_model(undisturbed, experiment_file, tmp_path):

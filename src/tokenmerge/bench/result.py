@@ -80,5 +80,5 @@ class Result:
             raise UsageError(f"{path} is not a result of `tokenmerge bench` ({error}): make it anew.") from None
 
     def continues(self, earlier: Result) -> bool:
-        """Could `earlier` be the first repeats of this run? Only if everything but the date is the same."""
+        """Whether `earlier` can be the first repeats of this run: everything but the date must be equal."""
         return (self.kind, self.settings, self.machine) == (earlier.kind, earlier.settings, earlier.machine)

@@ -65,7 +65,7 @@ def encoded(image: Image, suffix: str = ".png", about: dict[str, Any] | None = N
 
 
 def is_inside(folder: Path, file: str) -> bool:
-    """Is this name one of a file in the folder, with links followed as far as they go?"""
+    """Whether this name is that of a file in the folder, once links are followed."""
     return (folder / file).resolve().is_relative_to(folder.resolve())
 
 

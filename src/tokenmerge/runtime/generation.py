@@ -79,7 +79,7 @@ def _check_negative(loaded: LoadedPipeline, wanted: ImageRequest) -> None:
 
 
 def guided_by_second_call(pipe: Any) -> bool:
-    """Is `true_cfg_scale` this pipeline's guidance?
+    """Whether `true_cfg_scale` is this pipeline's guidance.
 
     Flux and Qwen-Image have two kinds. `guidance_scale` is for weights that were trained to be told it; others, such as
     Flux schnell and emoji-flux, pass over it in silence, and are guided by a second call at each step.

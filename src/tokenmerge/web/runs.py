@@ -148,7 +148,7 @@ class Studio:
 
     @property
     def busy(self) -> bool:
-        """Is something being generated, or a model being loaded, by another thread?"""
+        """Whether another thread is generating an image or loading a model."""
         free = self._lock.acquire(blocking=False)
         if free:
             self._lock.release()
