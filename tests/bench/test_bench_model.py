@@ -70,7 +70,6 @@ def test_multiply_adds_fall_with_the_ratio_and_refreshes_cost_extra(subject: Sub
     assert none["steady"] > package["steady"] > limit["steady"]
 
 
-@pytest.mark.long
 def test_every_named_method_that_merges_at_each_step_can_be_measured(subject: Subject) -> None:
     methods = [name for name in NAMED if named_config(name, 0.5).merge_every == 1]
     assert set(NAMED) - set(methods) == {"toma-released"}
