@@ -5,14 +5,21 @@ READY := .venv/.ready
 PROMPT ?= red apple
 
 CASES ?= 20000
+# Lines of a Python file.
+LONGEST := 350
 # The newest release of diffusers is the one in .venv.
 OLDER := $(basename $(notdir $(wildcard tests/matrix/*.txt)))
 CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/test_pipelines.py
 
-.PHONY: demo test test-all test-long test-matrix test-older fuzz screenshots check clean
+.PHONY: demo browser test test-all test-long test-matrix test-older fuzz screenshots check clean
 
 demo: $(READY)
 	$(BIN)/tokenmerge compare "$(PROMPT)" --size 512 --out demo
+
+# For the tests of the page, which are skipped without it. As root; on other systems install chromium yourself.
+browser:
+	command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		(apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto -m "not long"
@@ -35,19 +42,23 @@ fuzz: $(READY)
 	TOKENMERGE_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest -n auto tests/robustness/test_fuzz.py
 
 # Of every view of the page, with the embedded model, for README.md and docs/web.md.
-screenshots: $(READY)
+screenshots: browser $(READY)
 	$(BIN)/python tests/web/take_screenshots.py docs/images
 
 check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/deptry src
+	find src tests -name '*.py' -exec awk \
+		'FNR == $(LONGEST) + 1 { print FILENAME " has more than $(LONGEST) lines"; long = 1 } END { exit long }' {} +
 	$(BIN)/tokenmerge bench table --check
 	$(BIN)/python -m tokenmerge.report.support README.md --check
 	$(BIN)/python -m tokenmerge.eval.front README.md --check
 
 clean:
-	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist
+	rm -rf .venv .venvs .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo dist
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 # hatchling comes first and by the same pins, so that nothing is built with a version nobody has tried. The last two are

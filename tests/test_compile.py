@@ -54,7 +54,11 @@ def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any
     for one, other in zip(expected, got, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     assert not counters["graph_break"]
-    # A second generation meets nothing new.
+    # A second generation meets next to nothing new: around parts, SDXL has one more graph then. A third meets nothing.
+    for timestep in timesteps:
+        tiny.call(model, [0], grid, timestep)
+    assert counters["stats"]["unique_graphs"] <= graphs + 1
+    graphs = counters["stats"]["unique_graphs"]
     for timestep in timesteps:
         tiny.call(model, [0], grid, timestep)
     assert counters["stats"]["unique_graphs"] == graphs

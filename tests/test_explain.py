@@ -36,12 +36,13 @@ def test_saving_equals_arithmetic_by_hand(unet: TinyModel) -> None:
         model(**inputs)
         work = handle.explain().models[0].multiply_adds
         saved = 0
-        for stack in handle._roots[0].stacks:
-            assert stack.layout is not None
-            tokens, kept = stack.tokens, stack.layout.kept
+        for stack in handle._sessions[0].stacks:
+            layout = stack.program.layout
+            assert layout is not None
+            tokens, kept = layout.tokens, layout.kept
             assert kept * 2 == tokens
-            for block in stack.blocks:
-                attention = block.block.module.attn1
+            for block in stack.described.merging:
+                attention = block.module.attn1
                 products = 2 * tokens * 8 * attention.to_q.in_features  # merge and unmerge: 8 kept of a tile's 16
                 saved += attention_macs(attention, tokens, tokens) - attention_macs(attention, kept, kept) - products
     assert work.unmerged - work.steady == saved
@@ -95,7 +96,7 @@ def test_explaining_leaves_the_model_alone(unet: TinyModel) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with tm.merged(model, tm.ToMA(ratio=0.5, min_tokens=0, tile=(2, 2))) as handle:
         handle.explain(size=(128, 128))
-        assert handle._roots[0].calls == 0
+        assert handle._sessions[0].calls == 0
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
@@ -166,7 +167,7 @@ def test_an_ip_adapter_of_a_transformer_does_not_stand_in_the_way() -> None:
     model = flux.build()
     with tm.merged(model, tm.ToMA(min_tokens=0, skip_blocks=0)) as handle:
         flux.call(model, [0], (8, 8))
-        root = handle._roots[0]
+        root = handle._sessions[0]
         assert root.last_call is not None
         # As a pipeline with an IP-Adapter calls it.
         root.last_call[1]["joint_attention_kwargs"] = {"ip_adapter_image_embeds": [torch.empty(1, 1, 4, device="meta")]}

@@ -10,8 +10,10 @@ import torch
 import tokenmerge as tm
 from tokenmerge import zoo
 from tokenmerge.errors import ConfigError, UsageError
-from tokenmerge.runtime.generation import Picture, check_picture
-from tokenmerge.runtime.pipelines import default_model, load_denoiser_on_meta, load_pipeline, pick_device, pick_dtype
+from tokenmerge.runtime.denoisers import load_denoiser_on_meta
+from tokenmerge.runtime.devices import SlowPrecisionWarning, pick_device, pick_dtype
+from tokenmerge.runtime.generation import ImageRequest, check_request
+from tokenmerge.runtime.pipelines import default_model, load_pipeline
 from tokenmerge.runtime.tiny_random import build_tiny_random
 
 
@@ -50,7 +52,8 @@ def test_a_folder_with_half_precision_files_alone(tmp_path: Path) -> None:
 
 def test_dtype_and_device() -> None:
     assert pick_dtype(None, torch.device("cpu")) == torch.float32
-    assert pick_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
+    with pytest.warns(SlowPrecisionWarning, match="bfloat16 is for GPUs"):
+        assert pick_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
     assert pick_device("cpu").type == "cpu"
     assert load_pipeline("tiny-random", "cpu", "bfloat16").pipe.unet.dtype == torch.bfloat16
     with pytest.raises(ConfigError, match="which this machine does not have"):
@@ -62,11 +65,11 @@ def test_meta_models_can_be_explained() -> None:
     assert handle.explain(size=(256, 256)).models[0].stacks[0].grid == (32, 32)
 
 
-def test_what_a_pipeline_cannot_draw() -> None:
+def test_what_a_pipeline_cannot_generate() -> None:
     loaded = load_pipeline("tiny-random", "cpu")
-    check_picture(loaded, Picture("a cat", negative="dogs", size=(264, 256)))
+    check_request(loaded, ImageRequest("a cat", negative="dogs", size=(264, 256)))
     with pytest.raises(UsageError, match="not a multiple of 8"):
-        check_picture(loaded, Picture("a cat", size=(260, 256)))
+        check_request(loaded, ImageRequest("a cat", size=(260, 256)))
 
 
 def test_transformers_need_whole_patches() -> None:
@@ -84,6 +87,6 @@ def test_transformers_need_whole_patches() -> None:
     loaded = LoadedPipeline(Patches(), "flux-like", torch.device("cpu"), torch.float32)
     assert loaded.size_step == 16
     with pytest.raises(UsageError, match="multiple of 16 pixels: use 512 instead"):
-        check_picture(loaded, Picture("a cat", size=(512, 520)))
+        check_request(loaded, ImageRequest("a cat", size=(512, 520)))
     with pytest.raises(UsageError, match="flux-like takes no negative prompt"):
-        check_picture(loaded, Picture("a cat", negative="dogs"))
+        check_request(loaded, ImageRequest("a cat", negative="dogs"))

@@ -10,6 +10,8 @@ import pytest
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 
 import tokenmerge as tm
+from tokenmerge.engine.describe import policy_of
+from tokenmerge.engine.schedule import count_steps
 from tokenmerge.errors import ConfigError, UnsupportedModelError
 from tokenmerge.presets import NAMES
 
@@ -27,6 +29,26 @@ def test_they_fit_the_model(what: TinyModel, name: Any) -> None:
     assert tm.MergeConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     with tm.merged(model, config):
         pass
+
+
+def test_apply_takes_them_by_name_and_balanced_unless_told() -> None:
+    model = made(tiny("sd15").build)
+    with tm.merged(model) as handle:
+        assert handle.config == tm.preset("balanced", model)
+    for name in NAMES:
+        with tm.merged(model, name) as handle:
+            assert handle.config == tm.preset(name, model)
+    with pytest.raises(ConfigError, match="'quality', 'balanced', 'fast'"):
+        tm.apply(model, "best")
+    with pytest.raises(ConfigError, match="the name of a preset"):
+        tm.apply(model, 0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("steps", [2, 4, 10, 20, 50])
+def test_quality_has_at_least_as_many_full_steps_as_balanced(steps: int) -> None:
+    model = made(tiny("sd3").build)
+    full = {name: count_steps(policy_of(tm.preset(name, model)), steps).full for name in NAMES}
+    assert full["quality"] >= full["balanced"] >= full["fast"]
 
 
 @pytest.mark.parametrize("what", [tiny("sd15"), tiny("sd3")], ids=str)

@@ -135,7 +135,7 @@ def test_what_is_no_pipeline_is_refused() -> None:
 
 
 def test_a_bare_model_is_refused(pipe: Any) -> None:
-    with pytest.raises(UnsupportedModelError, match="draws no pictures by itself: give the pipeline"):
+    with pytest.raises(UnsupportedModelError, match="generates no images by itself: give the pipeline"):
         tune(pipe.unet, ["a cat"])
 
 

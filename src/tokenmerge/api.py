@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tokenmerge.autotune.worthwhile import Timing, Worthwhile
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.keep import Mask, read_mask
-from tokenmerge.engine.root import RootSite, root_site_of
+from tokenmerge.engine.session import Session, session_of
 from tokenmerge.errors import AlreadyAppliedError, ConfigError, UnsupportedModelError
 from tokenmerge.models import family_of
+from tokenmerge.report.worthwhile import Timing, Worthwhile
 
 if TYPE_CHECKING:
     from tokenmerge.report.explanation import Explanation
 
+Config = MergeConfig | Worthwhile | str
 # Where diffusers pipelines keep the models that denoise.
 DENOISERS = ("unet", "transformer", "transformer_2")
 
@@ -26,9 +27,9 @@ DENOISERS = ("unet", "transformer", "transformer_2")
 class Handle:
     """Merging as applied to one pipeline or model: look at it, reset it, take it out."""
 
-    def __init__(self, roots: list[RootSite], config: MergeConfig, timings: tuple[Timing, ...] = ()) -> None:
+    def __init__(self, sessions: list[Session], config: MergeConfig, timings: tuple[Timing, ...] = ()) -> None:
         self.config = config
-        self._roots = roots
+        self._sessions = sessions
         self._timings = timings  # that the config rests on
 
     def explain(
@@ -41,65 +42,79 @@ class Handle:
         """
         from tokenmerge.report.explain import explain
 
-        return explain(self._roots, size, batch, steps, self._timings)
+        return explain(self._sessions, size, batch, steps, self._timings)
 
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""
-        for root in self._roots:
-            root.plan.forget()
+        for session in self._sessions:
+            session.reset()
 
     def remove(self) -> None:
         """Restore exactly the model that came in. Removing twice does no harm."""
-        for root in self._roots:
-            root.detach()
+        for session in self._sessions:
+            session.detach()
 
     def __repr__(self) -> str:
-        models = ", ".join(type(root.model).__name__ for root in self._roots)
+        models = ", ".join(type(session.model).__name__ for session in self._sessions)
         return f"<tokenmerge Handle: {self.config!r} on {models}>"
 
 
-def apply(pipeline_or_model: Any, config: MergeConfig | Worthwhile, keep: Mask | None = None) -> Handle:
+def apply(pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None = None) -> Handle:
     """Merge tokens in a diffusers pipeline, or in a bare UNet or transformer, from the next call on.
 
-    config: a method with its options, or what `worthwhile` has found.
+    config: a preset by name ("quality", "balanced", "fast"), a method with its options, or what `worthwhile` has
+        found. By default what is recommended for the model: the preset "balanced".
     keep: a black and white mask of what must stay sharp, as an image, an array or a tensor of height x width and of any
         size. Tokens that hold a white pixel are kept as they are, and the ratio is of the others. For ToMA.
 
-    >>> handle = apply(pipe, ToMA(ratio=0.5))  # doctest: +SKIP
+    >>> handle = apply(pipe)  # doctest: +SKIP
     >>> image = pipe("a photo of a lighthouse").images[0]  # doctest: +SKIP
     >>> handle.remove()  # doctest: +SKIP
     """
-    timings = config.timings if isinstance(config, Worthwhile) else ()
-    config = config.config if isinstance(config, Worthwhile) else config
-    if not isinstance(config, MergeConfig):
-        raise ConfigError(f"config is {config!r}: give a method with its options, such as tokenmerge.ToMA(ratio=0.5).")
     models = denoisers_of(pipeline_or_model)
+    timings = config.timings if isinstance(config, Worthwhile) else ()
+    config = _config_of(config, pipeline_or_model)
     for model in models:
-        if root_site_of(model) is not None:
+        if session_of(model) is not None:
             raise AlreadyAppliedError(
                 f"{type(model).__name__} is merged already: call handle.remove(), or tokenmerge.remove(...), first."
             )
     # Built before any is attached: an error leaves every model as it was.
     mask = None if keep is None else read_mask(keep)
-    roots = [RootSite(model, family_of(model), config, mask) for model in models]
-    for root in roots:
-        root.attach()
+    sessions = [Session(model, family_of(model), config, mask) for model in models]
+    for session in sessions:
+        session.attach()
     if _is_compiled(pipeline_or_model):
         # Compiled code looks for hooks when it is made and never again: without this, nothing would be merged.
         torch.compiler.reset()
-    return Handle(roots, config, timings)
+    return Handle(sessions, config, timings)
+
+
+def _config_of(config: Any, pipeline_or_model: Any) -> MergeConfig:
+    if isinstance(config, str):
+        from tokenmerge.presets import preset
+
+        return preset(config, pipeline_or_model)  # type: ignore[arg-type]
+    config = config.config if isinstance(config, Worthwhile) else config
+    if not isinstance(config, MergeConfig):
+        raise ConfigError(
+            f"config is {config!r}: give the name of a preset, such as 'quality', or a method with its options, such "
+            f"as tokenmerge.ToMA(ratio=0.5)."
+        )
+    return config
 
 
 def remove(pipeline_or_model: Any) -> bool:
     """Take merging out of a pipeline or model without its handle, from a copy of it say. True if there was any."""
-    roots = [root for model in denoisers_of(pipeline_or_model) if (root := root_site_of(model)) is not None]
-    for root in roots:
-        root.detach()
-    return bool(roots)
+    found = [session_of(model) for model in denoisers_of(pipeline_or_model)]
+    sessions = [session for session in found if session is not None]
+    for session in sessions:
+        session.detach()
+    return bool(sessions)
 
 
 @contextmanager
-def merged(pipeline_or_model: Any, config: MergeConfig | Worthwhile, keep: Mask | None = None) -> Iterator[Handle]:
+def merged(pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None = None) -> Iterator[Handle]:
     """Merging for the length of a `with` block, taken out at its end whatever happens in it."""
     handle = apply(pipeline_or_model, config, keep)
     try:

@@ -33,5 +33,9 @@ class ModelLoadError(TokenMergeError, OSError):
     """A model could not be loaded: missing, damaged or of an unsafe format."""
 
 
+class WriteError(TokenMergeError, OSError):
+    """A file could not be written: the disk is full, or the folder is read-only."""
+
+
 class UsageError(TokenMergeError):
     """A command was given words it cannot work with."""

@@ -26,7 +26,7 @@ EVERYWHERE: dict[Name, MergeConfig] = {"balanced": ToMA(), "fast": ToMA(detail_e
 OWN_KEYS: dict[Name, MergeConfig] = {"quality": ToMA.keys(), **EVERYWHERE}
 # Queries and keys are made of the same tokens, often with text among them: all others.
 JOINT: dict[Name, MergeConfig] = {
-    "quality": ToMA(ratio=0.75, tile=(2, 2), detail_every=3),
+    "quality": ToMA(ratio=0.75, tile=(2, 2), detail_every=3, detail_within=0.35),
     **EVERYWHERE,
 }
 
@@ -36,7 +36,8 @@ def preset(name: Name, model: Any) -> MergeConfig:
 
     name: "quality" stays closest to the unmerged image, "fast" saves most, "balanced" lies between.
 
-    >>> handle = apply(pipe, preset("quality", pipe))  # doctest: +SKIP
+    >>> config = preset("quality", pipe)  # doctest: +SKIP
+    >>> handle = apply(pipe, "quality")  # the same  # doctest: +SKIP
     """
     if name not in NAMES:
         raise ConfigError(f"preset {name!r} is not known: use one of {', '.join(map(repr, NAMES))}.")

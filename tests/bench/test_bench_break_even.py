@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -52,17 +51,6 @@ def test_times_are_those_of_the_block_unmerged_and_on_average_over_the_schedule(
     saved = tokens * (12 * channels**2 // 2 - 2 * tile // 2 * channels)
     similarity, weights = tokens * tile * channels, tokens * tile // 2 * channels
     assert row.unmerged - row.merged == pytest.approx(2 * (saved - (similarity + weights) / 10))
-
-
-def test_as_few_keys_are_timed_as_will_be_read(unet: nn.Module) -> None:
-    """Half of the 512 that are kept, each of which takes two projections, and two products with every query."""
-    config = tm.ToMA(ratio=0.5, tile=(2, 2), parts=("self",), max_downsample=1)
-    thin, all_keys = (
-        worthwhile(unet, dataclasses.replace(config, thin_keys=thinned), SIZE, clock=Work()).timings[0].merged
-        for thinned in (True, False)
-    )
-    channels, queries, fewer = 16, 512, 256
-    assert all_keys - thin == 2 * (2 * fewer * channels**2 + 2 * fewer * queries * channels)
 
 
 def test_a_part_that_costs_more_than_it_saves_is_left_alone(unet: nn.Module) -> None:

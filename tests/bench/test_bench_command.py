@@ -114,8 +114,8 @@ def test_options_of_methods_are_used_and_written_down(tmp_path: Path) -> None:
         (["--repeats", "0"], "--repeats is 0"),
         (["--batch", "0"], "--batch is 0"),
         (["--threads", "0"], "--threads is 0"),
-        (["--dtype", "int8"], "--dtype is 'int8': use float32"),
-        (["--device", "nowhere"], "device 'nowhere' cannot be used here"),
+        (["--dtype", "int8"], "dtype is 'int8': use one of float32"),
+        (["--device", "nowhere"], "device is 'nowhere', which this machine does not have: use cpu"),
         (["--blocks", "1,x"], "--blocks is '1,x'"),
         (["--blocks", "1,2"], "a UNet whose blocks cannot be cut"),
         (["--model", "tests", "--blocks", "1"], "leave --blocks out"),
@@ -146,5 +146,5 @@ def test_a_model_that_does_not_fit_says_how_it_would(
 
 
 def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(TokenMergeError, match="no model could be loaded from"):
+    with pytest.raises(TokenMergeError, match="no model can be loaded from it"):
         tokenmerge_bench("--model", str(tmp_path))

@@ -10,7 +10,7 @@ from tokenmerge.bench.one_block import OneBlockFamily, build_one_block
 from tokenmerge.bench.scaling import scaling_trials
 from tokenmerge.bench.subject import Subject
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.engine.root import RootSite
+from tokenmerge.engine.session import Session
 from tokenmerge.runtime.timing import Clock, Stopwatch
 
 CPU = torch.device("cpu")
@@ -26,13 +26,13 @@ def test_a_stopwatch_changes_nothing_but_sees_every_merge(subject: Subject, conf
         expected = [subject.call(step).sample for step in range(6)]
     stopwatch = Stopwatch(CPU)
     timed: Any = TimedConfig(config, stopwatch)
-    root = RootSite(subject.model, subject.family, cast(MergeConfig, timed))
-    root.attach()
+    session = Session(subject.model, subject.family, cast(MergeConfig, timed))
+    session.attach()
     laps = []
     for step, picture in enumerate(expected):
         assert torch.equal(subject.call(step).sample, picture)
         laps.append(stopwatch.read())
-    root.detach()
+    session.detach()
     assert [("plan" in lap) for lap in laps] == [True, False, False, False, False, True]
     assert all({"merge", "unmerge"} <= lap.keys() for lap in laps)
     assert all(("reorder" in lap) == (config.region == "tile") for lap in laps)
@@ -41,14 +41,14 @@ def test_a_stopwatch_changes_nothing_but_sees_every_merge(subject: Subject, conf
 def test_a_stopwatch_sees_what_is_spread_where_detail_is_added(subject: Subject) -> None:
     stopwatch = Stopwatch(CPU)
     timed: Any = TimedConfig(ToMA(), stopwatch)
-    root = RootSite(subject.model, subject.family, cast(MergeConfig, timed))
-    root.attach()
+    session = Session(subject.model, subject.family, cast(MergeConfig, timed))
+    session.attach()
     laps = []
     for step in range(3):
         subject.call(step)
         laps.append(stopwatch.read())
-    root.detach()
-    assert root.stacks[0].first.place.averages
+    assert session.stacks[0].program.spans[0].context.averages
+    session.detach()
     assert all({"merge", "unmerge"} <= lap.keys() for lap in laps)  # the second step runs whole, and then merged
 
 

@@ -25,16 +25,6 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     return run_command
 
 
-@pytest.fixture(scope="session")
-def saved_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny random pipeline as save_pretrained writes it. Not to be changed: `pipeline_copy` is."""
-    from tokenmerge.runtime.tiny_random import build_tiny_random
-
-    folder = tmp_path_factory.mktemp("pipeline") / "saved"
-    build_tiny_random().save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def pipeline_copy(saved_pipeline: Path, tmp_path: Path) -> Path:
     """A pipeline on disk that a test may damage."""

@@ -1,4 +1,4 @@
-"""`compare`: both images, a picture of them, timings that are counted right, and fidelity that is the real one."""
+"""`compare`: both images, an image of them, timings that are counted right, and fidelity that is the real one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from command_runs import SMALL, Run
 from PIL import Image
 
 from tokenmerge.cli.side_by_side import side_by_side
-from tokenmerge.runtime import generation
+from tokenmerge.runtime.generation import ImageRequest
+from tokenmerge.runtime.pipelines import LoadedPipeline
 
 
 def test_one_folder_with_everything(run: Run) -> None:
@@ -50,13 +51,13 @@ def test_repeats_are_interleaved_and_the_warm_up_is_not_counted(run: Run, monkey
     order: list[str | None] = []
     clock = iter([99.0, 88.0, 4.0, 2.0, 6.0, 1.0, 8.0, 4.0])  # seconds of each call, the warm-ups first
 
-    real = generation.draw
+    real = LoadedPipeline.generate
 
-    def draw(loaded: object, picture: object, progress: str | None = None) -> tuple[Image.Image, float]:
+    def generate(loaded: LoadedPipeline, request: ImageRequest, progress: str) -> tuple[Image.Image, float]:
         order.append(progress)
-        return real(loaded, picture, progress)[0], next(clock)  # type: ignore[arg-type]
+        return real(loaded, request)[0], next(clock)
 
-    monkeypatch.setattr(generation, "draw", draw)
+    monkeypatch.setattr(LoadedPipeline, "generate", generate)
     outcome = run("compare", "a cat", *SMALL, "--repeats", "3", "--json")
     result = json.loads(outcome.out)
     assert order[2:] == ["unmerged 1/3", "merged 1/3", "unmerged 2/3", "merged 2/3", "unmerged 3/3", "merged 3/3"]
@@ -74,15 +75,15 @@ def test_says_how_often_plans_were_made(run: Run) -> None:
     assert "destinations selected 6 times, weights made 9 times" in outcome.out
 
 
-def test_identical_pictures_have_no_psnr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_images_have_no_psnr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     same = Image.effect_noise((64, 64), 50).convert("RGB")
-    real = generation.draw
+    real = LoadedPipeline.generate
 
-    def draw(*args: object) -> tuple[Image.Image, float]:
-        real(*args)  # type: ignore[arg-type]
+    def generate(loaded: LoadedPipeline, request: ImageRequest, progress: str) -> tuple[Image.Image, float]:
+        real(loaded, request)
         return same, 1.0
 
-    monkeypatch.setattr(generation, "draw", draw)
+    monkeypatch.setattr(LoadedPipeline, "generate", generate)
     result = json.loads(run("compare", "a cat", *SMALL, "--json").out)
     assert result["identical"] is True
     assert result["psnr"] is None

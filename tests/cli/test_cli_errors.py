@@ -67,7 +67,7 @@ def test_wrong_method_or_size(run: Run, command: str, words: tuple[str, ...], sa
         (("--guidance", "nan"), "--guidance is 'nan'"),
     ],
 )
-def test_wrong_picture(run: Run, command: str, words: tuple[str, ...], said: str) -> None:
+def test_wrong_image(run: Run, command: str, words: tuple[str, ...], said: str) -> None:
     assert_sentence(run(command, "a cat", *SMALL, *words), said)
     assert list(Path().iterdir()) == []
 
@@ -98,7 +98,7 @@ def test_nothing_can_be_written_there(run: Run, command: str) -> None:
 
 
 def test_not_an_image_type(run: Run) -> None:
-    assert_sentence(run("generate", "a cat", *SMALL, "--out", "picture.docx"), ".png")
+    assert_sentence(run("generate", "a cat", *SMALL, "--out", "image.docx"), ".png")
 
 
 def test_repeats(run: Run) -> None:

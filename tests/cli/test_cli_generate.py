@@ -11,7 +11,7 @@ from command_runs import SMALL, Run
 from PIL import Image
 
 import tokenmerge as tm
-from tokenmerge.runtime.generation import Picture, draw
+from tokenmerge.runtime.generation import ImageRequest
 from tokenmerge.runtime.pipelines import load_pipeline
 
 
@@ -19,22 +19,22 @@ def pixels(file: Path | str) -> np.ndarray:
     return np.asarray(Image.open(file))
 
 
-def test_writes_the_picture_that_python_would_draw(run: Run, tmp_path: Path) -> None:
+def test_writes_the_image_that_python_would_generate(run: Run, tmp_path: Path) -> None:
     outcome = run("generate", "a cat", *SMALL, "--seed", "7", "--ratio", "0.75", "--set", "region=stripe")
     assert outcome.code == 0
     loaded = load_pipeline("tiny-random", "cpu")
     with tm.merged(loaded.pipe, tm.ToMA(ratio=0.75, region="stripe")):
-        expected, _ = draw(loaded, Picture("a cat", seed=7, steps=2, size=(256, 256)))
+        expected, _ = loaded.generate(ImageRequest("a cat", seed=7, steps=2, size=(256, 256)))
     assert (pixels(tmp_path / "image.png") == np.asarray(expected)).all()
 
 
 def test_a_random_model_says_that_it_is_one(run: Run) -> None:
     outcome = run("generate", "a cat", *SMALL)
-    assert "random weights: its pictures mean nothing" in outcome.err
+    assert "random weights: its images mean nothing" in outcome.err
     assert "256 x 256 px, toma-detail, ratio 0.9375" in outcome.out
 
 
-def test_seeds_and_merging_change_the_picture(run: Run) -> None:
+def test_seeds_and_merging_change_the_image(run: Run) -> None:
     for name, words in {
         "first": ("--seed", "1"),
         "again": ("--seed", "1"),
@@ -63,7 +63,7 @@ def test_json_is_all_of_stdout_and_also_in_the_png(run: Run) -> None:
     assert tm.MergeConfig.from_dict(carried["config"]) == tm.ToMA()
 
 
-@pytest.mark.parametrize("name", ["picture.jpg", "picture.webp"])
+@pytest.mark.parametrize("name", ["image.jpg", "image.webp"])
 def test_other_image_types(run: Run, name: str) -> None:
     assert run("generate", "a cat", *SMALL, "--steps", "1", "--out", name).code == 0
     with Image.open(name) as image:

@@ -11,14 +11,14 @@ from command_runs import SMALL, Run
 from PIL import Image
 
 import tokenmerge as tm
-from tokenmerge.runtime.generation import Picture, draw
+from tokenmerge.runtime.generation import ImageRequest
 from tokenmerge.runtime.pipelines import load_pipeline
 
 
 @pytest.fixture(autouse=True)
 def short_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting the work of every rung takes a while."""
-    monkeypatch.setattr("tokenmerge.autotune.tune.RATIOS", (0.6,))
+    monkeypatch.setattr("tokenmerge.autotune.tune.default_ladder", lambda: [tm.ToMA.paper()])
 
 
 def pixels(file: Path | str) -> np.ndarray:
@@ -35,7 +35,7 @@ def test_what_is_found_is_written_and_used(run: Run, tmp_path: Path) -> None:
     assert run("generate", "a cat", *SMALL, "--config", "config.json").code == 0
     loaded = load_pipeline("tiny-random", "cpu")
     with tm.merged(loaded.pipe, tm.MergeConfig.from_dict(saved)):
-        expected, _ = draw(loaded, Picture("a cat", steps=2, size=(256, 256)))
+        expected, _ = loaded.generate(ImageRequest("a cat", steps=2, size=(256, 256)))
     assert (pixels("image.png") == np.asarray(expected)).all()
 
 
@@ -110,12 +110,12 @@ def test_a_mask_keeps_what_is_white(run: Run, tmp_path: Path, command: str) -> N
     assert (kept != pixels(image)).any()
     loaded = load_pipeline("tiny-random", "cpu")
     with tm.merged(loaded.pipe, tm.ToMA(), keep=mask):
-        expected, _ = draw(loaded, Picture("a cat", steps=2, size=(256, 256)))
+        expected, _ = loaded.generate(ImageRequest("a cat", steps=2, size=(256, 256)))
     assert (kept == np.asarray(expected)).all()
 
 
 def test_a_mask_that_is_none_is_a_sentence(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mask.png").write_text("no picture")
+    (tmp_path / "mask.png").write_text("no image")
     outcome = run("generate", "a cat", *SMALL, "--keep", "mask.png")
     assert outcome.code == 2
     assert "cannot be read as an image" in outcome.err

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import root_of
+from checks import session_on
 from tiny_pipelines import draw, embeddings, flux_pipeline, stable_diffusion
 from torch import Tensor
 from trial import MERGED
@@ -106,6 +106,6 @@ def test_plans_of_a_picture_are_dropped_when_the_next_begins() -> None:
     for seed in range(6):
         negative = {f"negative_{name}": value for name, value in embeddings(seed=50 + seed).items()}
         draw(pipe, prompt="x" * (seed + 1), true_cfg_scale=2.0, **negative)
-        groups = root_of(denoiser(pipe)).plan._groups.values()
+        groups = session_on(denoiser(pipe)).state._groups.values()
         counts.append([len(group.branches) for group in groups])
     assert counts == [[2]] * 6

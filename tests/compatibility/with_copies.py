@@ -16,7 +16,7 @@ from tiny_pipelines import draw, flux_pipeline, quiet, stable_diffusion
 from torch import nn
 from with_offload import denoiser
 
-from tokenmerge.engine.root import root_site_of
+from tokenmerge.engine.session import session_of
 
 
 def copied(copies: Callable[[nn.Module], nn.Module], pipe: Any) -> Any:
@@ -39,13 +39,13 @@ def saved(pipe: Any) -> Any:
             assert file.is_dir() or b"tokenmerge" not in file.read_bytes(), f"{file.name} speaks of merging"
         loaded = quiet(type(pipe).from_pretrained(folder))
     model = denoiser(loaded)
-    assert root_site_of(model) is None
+    assert session_of(model) is None
     for (name, one), (other_name, other) in zip(
         denoiser(pipe).state_dict().items(), model.state_dict().items(), strict=True
     ):
         assert name == other_name
         assert torch.equal(one, other)
-    if root_site_of(denoiser(pipe)) is None:
+    if session_of(denoiser(pipe)) is None:
         return loaded
     assert torch.equal(draw(loaded), draw(type(loaded).from_pipe(loaded))), "what was read is not an unmerged pipeline"
     return pipe

@@ -19,7 +19,7 @@ from PIL import Image
 from small_experiment import EXPERIMENT, PROMPTS
 
 from tokenmerge.cli import evaluate as command
-from tokenmerge.errors import TokenMergeError
+from tokenmerge.errors import ConfigError, TokenMergeError
 from tokenmerge.eval.experiment import read_experiment
 from tokenmerge.methods.toma import ToMA
 
@@ -324,16 +324,15 @@ def test_the_page_works_in_a_browser(finished, tmp_path):
 def test_a_config_that_changes_its_ratio_is_one_more_variant_and_can_go_on(
     experiment_file, tmp_path, capsys, monkeypatch
 ):
-    """As `tokenmerge tune` writes it. A figure that cannot be drawn for it is told, and costs nothing else."""
+    """As `tokenmerge tune` writes it. A figure that cannot be made is reported, and nothing else is lost for it."""
 
-    def refused(*args):
-        raise TokenMergeError("this figure cannot be made.")
+    def refuse(*_):
+        raise ConfigError("this method selects nothing.")
 
-    monkeypatch.setattr("tokenmerge.eval.run.internal_figures", refused)
-    config = ToMA(ratio=[0.25, 0.5], unmerge="pinv")
+    monkeypatch.setattr("tokenmerge.eval.run.internal_figures", refuse)
+    config = ToMA(ratio=[0.25, 0.5])
     (tmp_path / "$my$ config.json").write_text(json.dumps(config.to_dict()))
     path = experiment_file(
-        ('method = "toma"', 'method = "toma"\noptions = { unmerge = "pinv" }'),
         prompts=["a", "b"],
         more='\n[metrics]\nnames = ["psnr"]\n\n[figures]\ndestinations = true\n',
     )

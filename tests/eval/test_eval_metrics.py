@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 from by_hand import Pooled, by_matrix_square_root, checkpoint, lpips_by_hand
-from skimage.metrics import structural_similarity
 from torch import nn
 
 from tokenmerge.eval.errors import MetricUnavailable
-from tokenmerge.eval.metrics import pixels
 from tokenmerge.eval.metrics.features import FeatureStore, fid
 from tokenmerge.eval.metrics.frechet import frechet_distance
 from tokenmerge.eval.metrics.inception import InceptionFeatures, load_inception
@@ -33,27 +31,6 @@ def picture(seed: int, height: int = 40, width: int = 56) -> torch.Tensor:
 def noisy(image: torch.Tensor, seed: int, spread: float = 6) -> torch.Tensor:
     noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(seed)) * spread
     return (image + noise).clamp(0, 255).round().to(torch.uint8)
-
-
-def test_pixel_metrics_of_a_constant_difference():
-    black, grey = torch.zeros(3, 16, 16, dtype=torch.uint8), torch.full((3, 16, 16), 5, dtype=torch.uint8)
-    assert pixels.mse(black, grey) == 25
-    assert pixels.psnr(black, grey) == pytest.approx(20 * np.log10(255 / 5), abs=1e-5)
-    assert pixels.psnr(grey, grey) == 100
-    assert pixels.ssim(grey, grey) == pytest.approx(1)
-
-
-def test_pixel_metrics_equal_those_of_numpy_and_scikit_image():
-    first = picture(0)
-    second = noisy(first, 1)
-    a, b = first.numpy().astype(np.float64), second.numpy().astype(np.float64)
-    error = np.mean((a - b) ** 2)
-    assert pixels.mse(first, second) == pytest.approx(error)
-    assert pixels.psnr(first, second) == pytest.approx(10 * np.log10(255**2 / error), abs=1e-5)
-    expected = structural_similarity(
-        a, b, channel_axis=0, data_range=255, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
-    )
-    assert pixels.ssim(first, second) == pytest.approx(expected, abs=2e-5)
 
 
 # -- FID -----------------------------------------------------------------------------------------------------------

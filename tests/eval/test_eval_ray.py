@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import psutil
 import pytest
@@ -33,6 +32,7 @@ def worker_processes() -> list[psutil.Process]:
     return [process for process in found if process.is_running() and "ray::Worker" in " ".join(process.cmdline())]
 
 
+@pytest.mark.long
 def test_a_killed_worker_loses_nothing(cluster, experiment_file, tmp_path):
     from tokenmerge.eval.ray_engine import RayEngine
 
@@ -66,7 +66,7 @@ def test_a_killed_worker_loses_nothing(cluster, experiment_file, tmp_path):
     assert not alive
 
 
-@pytest.mark.skipif("TOKENMERGE_LONG_TESTS" not in os.environ, reason="set TOKENMERGE_LONG_TESTS=1 to run it")
+@pytest.mark.long
 def test_a_model_that_is_not_there_is_told_as_it_is_here(cluster, experiment_file, tmp_path):
     from tokenmerge.eval.ray_engine import RayEngine
 

@@ -19,21 +19,22 @@ import pytest
 from PIL import Image
 from small_experiment import EXPERIMENT, PROMPTS
 
-from tokenmerge.eval import atomic
+from tokenmerge.errors import WriteError
 from tokenmerge.eval.engine import LocalEngine, Work, work_left
 from tokenmerge.eval.errors import RunFolderError
 from tokenmerge.eval.experiment import read_experiment
+from tokenmerge.eval.image_maker import ImageMaker
 from tokenmerge.eval.pairs import Pair
-from tokenmerge.eval.picture import PictureMaker
 from tokenmerge.eval.records import load_records
 from tokenmerge.eval.run import make_images
 from tokenmerge.eval.run_folder import RunFolder
 from tokenmerge.eval.variants import variants_of
+from tokenmerge.runtime import files
 from tokenmerge.runtime.tiny_random import build_tiny_random
 
 
 def engine_of(experiment):
-    return LocalEngine(experiment, lambda e: PictureMaker(e, build_tiny_random()))
+    return LocalEngine(experiment, lambda e: ImageMaker(e, build_tiny_random()))
 
 
 def run(path: Path, experiment, said=None) -> RunFolder:
@@ -138,14 +139,12 @@ def finish_after_kills(undisturbed, path, experiment, times):
 
 
 def test_kills_lose_nothing_and_double_nothing(undisturbed, experiment_file, tmp_path):
-    finish_after_kills(undisturbed, tmp_path / "run", read_experiment(experiment_file()), times=4)
+    finish_after_kills(undisturbed, tmp_path / "run", read_experiment(experiment_file()), times=2)
 
 
-@pytest.mark.skipif("TOKENMERGE_LONG_TESTS" not in os.environ, reason="set TOKENMERGE_LONG_TESTS=1 to run it")
+@pytest.mark.long
 def test_ten_kills_lose_nothing_and_double_nothing(undisturbed, experiment_file, tmp_path):
-    experiment = read_experiment(experiment_file())
-    for turn in range(5):
-        finish_after_kills(undisturbed, tmp_path / f"run{turn}", experiment, times=10)
+    finish_after_kills(undisturbed, tmp_path / "run", read_experiment(experiment_file()), times=10)
 
 
 def test_running_again_makes_nothing_and_loads_no_model(undisturbed, experiment_file, tmp_path):
@@ -273,12 +272,12 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(copied, undisturbed, experi
             raise OSError(errno.ENOSPC, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(atomic.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     for spare in (2, 3, 6):  # the disk fills up at an image, at a record
         room[0] = spare
-        with pytest.raises(RunFolderError, match="the disk is full"):
+        with pytest.raises(WriteError, match="the disk is full"):
             run(copied, read_experiment(experiment_file()))
-        assert not list(copied.rglob(f"*{atomic.TEMPORARY}"))
+        assert not list(copied.rglob(f"*{files.TEMPORARY}"))
         assert all(json.loads(line) for line in file.read_text().splitlines())
     monkeypatch.undo()
     run(copied, read_experiment(experiment_file()))
@@ -327,6 +326,6 @@ def test_the_clock_stops_before_the_image_is_written(undisturbed, experiment_fil
             time.sleep(0.05 if num_inference_steps == 2 else 0.5)
             return type("Output", (), {"images": [Image.new("RGB", (8, 8))]})
 
-    maker = PictureMaker(experiment, Slow())
+    maker = ImageMaker(experiment, Slow())
     picture = maker.make(variants_of(experiment)[0], Pair("00000", "p", 1))
     assert 0.05 <= picture.seconds < 0.4

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tokenmerge import LowerBound, ToDo, ToFu, ToMA, ToMeSD
-from tokenmerge.methods.interfaces import CannotMerge, Place
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge
 
-EVERYWHERE = Place("block", index=0, count=2)
-LATER = Place("block", index=1, count=2)
+EVERYWHERE = BlockContext("block", index=0, count=2)
+LATER = BlockContext("block", index=1, count=2)
 
 METHODS = {
     "toma": (ToMA(ratio=0.75), EVERYWHERE),
@@ -113,7 +113,7 @@ def test_equal_tokens_come_back_as_they_were(config, place, grid):
 @each_grid
 def test_one_plan_for_a_batch_keeps_the_same_tokens(config, place, grid):
     tokens = tokens_on(grid)
-    shared = Place(place.name, place.index, place.count, one_for_batch=True)
+    shared = BlockContext(place.name, place.index, place.count, one_for_batch=True)
     _, operator = operator_for(config, shared, tokens, grid)
     assert operator.destinations.shape[0] == operator.mass.shape[0] == 3
     assert (operator.destinations == operator.destinations[0]).all()
@@ -124,7 +124,7 @@ def test_one_plan_for_a_batch_keeps_the_same_tokens(config, place, grid):
 
 def test_one_plan_for_a_batch_listens_to_every_sample():
     tokens = tokens_on((8, 8))
-    shared = Place("block", 0, 2, one_for_batch=True)
+    shared = BlockContext("block", 0, 2, one_for_batch=True)
     for config in (ToMA(), ToMeSD()):
         _, of_all = operator_for(config, shared, tokens, (8, 8))
         _, of_first = operator_for(config, EVERYWHERE, tokens[:1], (8, 8))

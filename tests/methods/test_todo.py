@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tokenmerge as tm
-from tokenmerge.methods.interfaces import CannotMerge, Place
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge
 
 
 @pytest.mark.parametrize("channels", [320, 640, 48])
@@ -12,7 +12,7 @@ from tokenmerge.methods.interfaces import CannotMerge, Place
 def test_keys_are_what_nearest_interpolation_gives(grid, channels):
     tokens = torch.randn(2, grid[0] * grid[1], channels)
     config = tm.ToDo()
-    operators = config.plan(tokens, config.layout(grid), Place("block", 0, 1), None)
+    operators = config.plan(tokens, config.layout(grid), BlockContext("block", 0, 1), None)
     image = tokens.transpose(1, 2).reshape(2, channels, *grid)
     smaller = torch.nn.functional.interpolate(image, size=(grid[0] // 2, grid[1] // 2), mode="nearest")
     assert operators.queries is None

@@ -5,13 +5,13 @@ import torch
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import Place
+from tokenmerge.methods.interfaces import BlockContext
 
 GRID = (6, 6)
 
 
 def operator_at(config, index, tokens, count=4):
-    return config.plan(tokens, config.layout(GRID), Place("block", index, count), None).queries
+    return config.plan(tokens, config.layout(GRID), BlockContext("block", index, count), None).queries
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ def operator_at(config, index, tokens, count=4):
 )
 def test_which_blocks_prune(prune, pruning):
     config = tm.ToFu(prune=prune)
-    assert [index for index in range(4) if config.prunes(Place("block", index, 4))] == pruning
+    assert [index for index in range(4) if config.prunes(BlockContext("block", index, 4))] == pruning
 
 
 def test_a_block_that_is_not_there_is_an_error():
     with pytest.raises(ConfigError, match="prune has block 4, and the model has 4"):
-        tm.ToFu(prune=(0, 4)).prunes(Place("block", 0, 4))
+        tm.ToFu(prune=(0, 4)).prunes(BlockContext("block", 0, 4))
 
 
 def test_pruned_tokens_are_real_ones():

@@ -5,12 +5,12 @@ import torch
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import CannotMerge, Place
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge
 
 
 def kept(config, index=0, batch=1, grid=(16, 16)):
     tokens = torch.randn(batch, 256, 4, generator=torch.Generator().manual_seed(0))
-    return config.plan(tokens, config.layout(grid), Place("block", index, 5), None).queries.destinations
+    return config.plan(tokens, config.layout(grid), BlockContext("block", index, 5), None).queries.destinations
 
 
 def test_the_seed_decides_and_nothing_else():
@@ -51,7 +51,7 @@ def test_edges_outside_whole_cells_are_merged_as_well():
     config = tm.ToMeSD(ratio=0.75, use_rand=False)
     assert config.layout((5, 7)).kept == 35 - 26
     tokens = torch.randn(1, 35, 4)
-    operator = config.plan(tokens, config.layout((5, 7)), Place("block", 0, 1), None).queries
+    operator = config.plan(tokens, config.layout((5, 7)), BlockContext("block", 0, 1), None).queries
     assert {0, 2, 4, 14, 16, 18} <= set(operator.destinations[0].tolist())
 
 
@@ -63,7 +63,7 @@ def test_cells_larger_than_the_grid_are_an_error():
 def test_video_cells_lie_within_a_frame():
     config = tm.ToMeSD(ratio=0.75, use_rand=False)
     tokens = torch.randn(1, 32, 4)
-    operator = config.plan(tokens, config.layout((2, 4, 4)), Place("block", 0, 1), None).queries
+    operator = config.plan(tokens, config.layout((2, 4, 4)), BlockContext("block", 0, 1), None).queries
     assert operator.destinations[0].tolist() == [0, 2, 8, 10, 16, 18, 24, 26]
 
 

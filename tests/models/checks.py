@@ -15,7 +15,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import tokenmerge as tm
-from tokenmerge.engine.root import RootSite, root_site_of
+from tokenmerge.engine.session import Session, session_of
+from tokenmerge.methods.interfaces import Operators
 
 # Small enough for the tiny models, and merging from the first block on.
 SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}
@@ -32,10 +33,18 @@ def close(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-def root_of(model: nn.Module) -> RootSite:
-    root = root_site_of(model)
-    assert root is not None
-    return root
+def session_on(model: nn.Module) -> Session:
+    session = session_of(model)
+    assert session is not None
+    return session
+
+
+def operators_on(model: nn.Module, stack: int = 0) -> Operators:
+    """The operators that the first block of a stack used in the last call."""
+    run = session_on(model).stacks[stack]
+    operators = run.operators_of(run.described.merging[0])
+    assert operators is not None
+    return operators
 
 
 class _Counting(TorchFunctionMode):
@@ -70,8 +79,7 @@ def attention_lengths() -> Iterator[list[tuple[int, int]]]:
 
 def part_lengths(model: nn.Module) -> set[int]:
     """How many tokens the parts ran on in the last call."""
-    root = root_of(model)
-    return {part.seen for stack in root.stacks for block in stack.blocks for part in block.parts if part.seen}
+    return set(session_on(model).tokens_seen.values())
 
 
 def count_hooks(model: nn.Module) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.methods.interfaces import Layout, Operators, Place
+from tokenmerge.methods.interfaces import BlockContext, Layout, Operators
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.ops.regions import regions_of
 
@@ -28,7 +28,7 @@ class Identity(MergeConfig):
         fits = self.tiled and not regions.padded
         return Layout(grid, regions.tokens, regions.tokens, regions.tokens, regions if fits else None)
 
-    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         batch, count, _ = tokens.shape
         every: Any = torch.eye(count).expand(batch, -1, -1)
         regions = None if place.in_region_order else layout.regions

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SMALL, TILES, count_hooks, root_of
+from checks import SMALL, TILES, count_hooks, operators_on, session_on
 from tiny_models import TinyModel, made, tiny
 from torch import Tensor, nn
 
@@ -23,7 +23,7 @@ UNETS = [tiny("sd15"), tiny("sdxl")]  # with projections that are convolutions, 
 
 
 def transformers(model: nn.Module) -> list[Any]:
-    return [stack.stack.owner for stack in root_of(model).stacks]
+    return [stack.stack.owner for stack in session_on(model).stacks]
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_it_is_what_it_says(what: TinyModel) -> None:
     model = made(what.build)
     config = dataclasses.replace(STACK, proportional=False)
     with tm.merged(model, config):
-        root = root_of(model)
+        root = session_on(model)
         owners = transformers(model)
         images: list[Tensor] = []
         handles = [
@@ -82,8 +82,11 @@ def test_it_is_what_it_says(what: TinyModel) -> None:
             what.call(model, (1, 2), what.grid(8, 8))
         for handle in handles:
             handle.remove()
-        operators = [stack.first.operators.queries if stack.around else None for stack in root.stacks]
-        orders = [stack.regions if stack.around else None for stack in root.stacks]
+        operators = [
+            operators_on(model, number).queries if stack.program.wraps else None
+            for number, stack in enumerate(root.stacks)
+        ]
+        orders = [stack.program.layout.regions if stack.program.wraps else None for stack in root.stacks]
     assert any(operators)
     text = what.inputs((1, 2), what.grid(8, 8))["encoder_hidden_states"]
     for owner, image, (_, given), operator, order in zip(owners, images, calls, operators, orders, strict=True):
@@ -107,7 +110,7 @@ def test_projections_run_on_merged_tokens_where_all_of_a_stack_is_merged_at_once
 ) -> None:
     model = made(what.build)
     with tm.merged(model, dataclasses.replace(STACK, **options)):
-        stacks = [stack.stack for stack in root_of(model).stacks]
+        stacks = [stack.stack for stack in session_on(model).stacks]
         owners: list[Any] = [stack.owner for stack in stacks if stack.name.startswith("down_blocks")]
         into, out, norms = ([getattr(owner, name) for owner in owners] for name in ("proj_in", "proj_out", "norm"))
         with seen(into) as entering, seen(out) as leaving, seen(norms) as normed:
@@ -127,9 +130,9 @@ def test_blocks_by_themselves_where_each_runs_again_in_the_backward_pass() -> No
     inputs = what.inputs((1,), what.grid(8, 8))
     with tm.merged(model, STACK):
         model(**inputs, return_dict=False)[0].sum().backward()
-        assert not any(stack.around for stack in root_of(model).stacks)
+        assert not any(stack.program.wraps for stack in session_on(model).stacks)
         what.call(model, (1,), what.grid(8, 8))  # without gradients nothing runs again
-        assert any(stack.around for stack in root_of(model).stacks)
+        assert any(stack.program.wraps for stack in session_on(model).stacks)
 
 
 @pytest.mark.parametrize("what", UNETS, ids=str)
@@ -141,7 +144,7 @@ def test_an_error_on_the_way_leaves_nothing_behind(what: TinyModel) -> None:
     with tm.merged(model, STACK) as handle:
         expected = what.call(model, (1, 2), grid)
         handle.reset()
-        broken = root_of(model).stacks[0].blocks[0].block.module.register_forward_hook(_interrupt)
+        broken = session_on(model).stacks[0].described.merging[0].module.register_forward_hook(_interrupt)
         with pytest.raises(KeyboardInterrupt):
             what.call(model, (1, 2), grid)
         broken.remove()
@@ -153,33 +156,6 @@ def test_an_error_on_the_way_leaves_nothing_behind(what: TinyModel) -> None:
 
 def _interrupt(module: nn.Module, args: Any, output: Any) -> None:
     raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("tile", [(4, 4), (2, 2)])  # of the small ones one token is left, which is their mean
-@pytest.mark.parametrize("what", UNETS, ids=str)
-@torch.no_grad()
-def test_detail_is_what_the_whole_transformer_adds_and_a_merged_one_does_not(what: TinyModel, tile: Any) -> None:
-    model = made(what.build)
-    grid = what.grid(8, 8)
-    text = what.inputs((1, 2), grid)["encoder_hidden_states"]
-    options: dict[str, Any] = {"ratio": 0.875, "detail_every": 3, "thin_keys": False, "proportional": False}
-    with tm.merged(model, dataclasses.replace(STACK, tile=tile, **options)):
-        stacks = [stack for stack in root_of(model).stacks if stack.stack.name.startswith("down_blocks")]
-        owners = [stack.stack.owner for stack in stacks]
-        what.call(model, (1, 2), grid, 1000.0)
-        with seen(owners) as calls:
-            what.call(model, (1, 2), grid, 990.0)
-        operators = [stack.first.operators.queries for stack in stacks]
-        remembered = [stack.first.detail.current.learnt[0].lost for stack in stacks if stack.first.detail is not None]
-        ordered = [stack.in_order for stack in stacks]
-    assert all(stack.around for stack in stacks)
-    # Once more, merged, and with what that loses: the same. It ends first, for it runs within the whole one's call.
-    for (_, again), (image, whole), stack, operator, lost, in_order in zip(
-        calls[::2], calls[1::2], stacks, operators, remembered, ordered, strict=True
-    ):
-        torch.testing.assert_close(again, whole)
-        merged = by_hand(stack.stack.owner, image, operator, text, None if tile == (2, 2) else stack.regions)
-        torch.testing.assert_close(lost, in_order((whole - merged).flatten(2).transpose(1, 2)), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("scope", ["stack", "site"])
@@ -228,8 +204,8 @@ def test_what_answers_for_a_transformer_is_never_given_merged_tokens(what: TinyM
         cache(owner)
         for timestep in (1000.0, 990.0, 980.0, 970.0):
             assert what.call(model, (1,), grid, timestep).isfinite().all()
-        assert root_of(model).config.scope == "stack"
-        assert [stack.around for stack in root_of(model).stacks[:2]] == [False, True]
+        assert session_on(model).config.scope == "stack"
+        assert [stack.program.wraps for stack in session_on(model).stacks[:2]] == [False, True]
     assert set(shapes) == {shapes[0]}
     assert shapes[0][0] == shapes[0][1]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SMALL, root_of
+from checks import SMALL, session_on
 from tiny_models import made, tiny
 
 import tokenmerge as tm
@@ -28,9 +28,11 @@ def test_plans_are_made_in_full_precision(scope: Any, options: dict[str, Any]) -
         image = pixart.call(model, [1], (8, 8))
         assert torch.is_autocast_enabled("cpu")
     assert image.isfinite().all()
-    for stack in root_of(model).stacks:
-        for block in stack.blocks:
-            operator = block.operators.queries
+    for stack in session_on(model).stacks:
+        for block in stack.described.merging:
+            operators = stack.operators_of(block)
+            assert operators is not None
+            operator = operators.queries
             assert operator is not None
             assert operator.mass is not None
             assert operator.mass.sum() == pytest.approx(64, rel=1e-5)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, attention_lengths, close, key_lengths, part_lengths, root_of
+from checks import SCOPES, SMALL, attention_lengths, close, key_lengths, part_lengths, session_on
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -30,10 +30,7 @@ def lengths(model: nn.Module, what: TinyModel, side: int = 8) -> list[set[int]]:
     """How many tokens parts ran on, step by step; nothing where none merged."""
     grid, seen = what.grid(side, side), []
     for timestep in TIMESTEPS:
-        for stack in root_of(model).stacks:
-            for block in stack.blocks:
-                for part in block.parts:
-                    part.seen = None
+        session_on(model).noted.clear()
         what.call(model, [1], grid, timestep)
         seen.append(part_lengths(model))
     return seen
@@ -118,7 +115,7 @@ def test_keys_as_many_as_other_tokens_and_then_fewer(name: str) -> None:
             expected.append(what.call(model, [1], grid, TIMESTEPS[0]))
     with tm.merged(model, tm.ToMA(ratio=0.5, kv_ratio=[0.5, 0.75], scope="site", **TILES)) as handle:
         close(what.call(model, [1], grid, TIMESTEPS[0]), expected[0])
-        root_of(model).fixed_progress = 0.9
+        session_on(model).forced_progress = 0.9
         handle.reset()
         close(what.call(model, [1], grid, TIMESTEPS[0]), expected[1])
     assert not torch.allclose(*expected, atol=1e-3)
@@ -131,8 +128,9 @@ def test_only_keys_then_both() -> None:
     kept = []
     for timestep in (TIMESTEPS[0], TIMESTEPS[5]):
         unet.call(model, [1], (8, 8), timestep)
-        block = root_of(model).stacks[0].blocks[0]
-        kept.append((block.kept, block.kept_keys))
+        layout = session_on(model).stacks[0].program.layout
+        assert layout is not None
+        kept.append((layout.kept, layout.kept_keys))
     assert kept == [(64, 16), (32, 16)]
 
 
@@ -141,9 +139,9 @@ def test_a_change_makes_new_destinations_and_nothing_else_does() -> None:
     model = made(pixart.build)
     tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=10, weights_every=10, **TILES))
     generate(model, pixart)
-    assert root_of(model).selections == 2
+    assert session_on(model).selections == 2
     generate(model, pixart)
-    assert root_of(model).selections == 4
+    assert session_on(model).selections == 4
 
 
 def test_what_another_ratio_left_behind_is_let_go_at_the_next_selection() -> None:
@@ -151,7 +149,9 @@ def test_what_another_ratio_left_behind_is_let_go_at_the_next_selection() -> Non
     model = made(pixart.build)
     tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=5, weights_every=5, **TILES))
     generate(model, pixart)
-    held = [branch for group in root_of(model).plan._groups.values() for branch in group.branches if branch.operators]
+    held = [
+        branch for group in session_on(model).state._groups.values() for branch in group.branches if branch.operators
+    ]
     assert len(held) == 1
 
 
@@ -201,13 +201,14 @@ def test_a_ratio_that_changes_needs_timesteps() -> None:
 def test_first_and_last_blocks_can_be_spared(skip: Any, merged: set[int]) -> None:
     model = made(tiny("pixart").build)
     tm.apply(model, tm.ToMA(skip_blocks=skip, min_tokens=0))
-    assert {block.index for stack in root_of(model).stacks for block in stack.blocks} == merged
+    described = [stack.described for stack in session_on(model).stacks]
+    assert {each.numbers[block.name] for each in described for block in each.merging} == merged
 
 
 def test_last_blocks_of_a_unet_are_those_that_run_last() -> None:
     model = made(tiny("sd15").build)
     handle = tm.apply(model, tm.ToMA(skip_blocks=(1, 2), min_tokens=0))
-    names = [block.block.name for stack in handle._roots[0].stacks for block in stack.blocks]
+    names = [block.name for stack in handle._sessions[0].stacks for block in stack.described.merging]
     assert names[0].startswith("down_blocks.1")
     assert names[-1].startswith("up_blocks.0") or names[-1].startswith("up_blocks.1.attentions.0")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SMALL, root_of
+from checks import SMALL, session_on
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 
 import tokenmerge as tm
@@ -80,7 +80,7 @@ def test_a_call_that_needs_tokens_in_their_order_gets_it() -> None:
                 assert "merged per site" in str(handle.explain())
                 model.disable_cache()
                 if scope is None:
-                    assert root_of(model).config.scope == "site"  # until the next call
+                    assert session_on(model).config.scope == "site"  # until the next call
             pictures[f"{scope} again"] = generate(model, what)
             assert all(torch.equal(a, b) for a, b in zip(before, pictures[f"{scope} again"], strict=True))
     assert all(torch.equal(a, b) for a, b in zip(pictures["site"], pictures[None], strict=True))

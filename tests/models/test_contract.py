@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, TILES, close, count_hooks, key_lengths, part_lengths, root_of
+from checks import SCOPES, SMALL, TILES, close, count_hooks, key_lengths, part_lengths, session_on
 from identity import Identity
 from tiny_models import TINY_MODELS, TinyModel, made
 from torch import Tensor, nn
@@ -106,7 +106,7 @@ def test_each_sample_is_merged_by_itself(tiny: TinyModel, config: tm.MergeConfig
     tm.apply(model, config)
     together = call(1, 2, 3)
     alone = torch.cat([call(seed) for seed in (1, 2, 3)])
-    if not any(stack.stack.one_for_batch for stack in root_of(model).stacks):
+    if not any(stack.stack.one_for_batch for stack in session_on(model).stacks):
         same(together, alone)
         return
     # One choice for the batch: the same samples twice ask for what they ask for once.
@@ -136,10 +136,10 @@ def test_the_schedule_is_kept_exactly(tiny: TinyModel, config: tm.MergeConfig) -
     model = made(tiny.build)
     grid = tiny.grid(4, 4)
     tm.apply(model, dataclasses.replace(config, min_tokens=16, select_every=10, weights_every=5))  # type: ignore[call-arg]
-    root = root_of(model)
+    root = session_on(model)
     tiny.call(model, [1], grid, 50.0)
     plans = root.selections
-    assert plans == len({id(block.group) for stack in root.stacks if stack.layout for block in stack.blocks})
+    assert plans == len({row.group for stack in root.stacks for row in stack.program.spans})
     for step in range(1, 50):
         tiny.call(model, [1], grid, 50.0 - step)
     assert root.selections == plans * 5  # 50 steps, new destinations every 10
@@ -184,7 +184,7 @@ def test_a_copy_is_merged_and_independent(tiny: TinyModel, config: tm.MergeConfi
     twin = copy.deepcopy(model)
     handle.remove()
     assert torch.equal(tiny.call(twin, [1], grid, 0.7), tiny.call(twin, [1], grid, 0.7))
-    root_of(twin).plan.forget()
+    session_on(twin).reset()
     assert torch.equal(tiny.call(twin, [1], grid), merged)
     assert torch.equal(tiny.call(model, [1], grid), unmerged)
     assert tm.remove(twin)
@@ -217,7 +217,7 @@ def test_example_inputs_are_a_call(tiny: TinyModel) -> None:
             inputs = family.example_inputs(model, (256, 128), 2)
             with tm.merged(model, TILES):
                 output = model(**inputs, return_dict=False)[0]
-                grids = [stack.grid for stack in root_of(model).stacks if stack.grid is not None]
+                grids = [stack.call.grid for stack in session_on(model).stacks if stack.call is not None]
         assert output.device.type == device
         assert output.shape[0] == 2
         assert all(grid[-2] == 2 * grid[-1] for grid in grids)

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, root_of
+from checks import SCOPES, SMALL, session_on
 from short_runs import FAMILIES, TIMESTEPS, errors, generate
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
-from torch.utils.hooks import RemovableHandle
 
 import tokenmerge as tm
-from tokenmerge.engine.part_site import PartSite
 from tokenmerge.errors import ConfigError
 
 TILES: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), **SMALL}
@@ -59,95 +57,6 @@ def test_which_steps_run_whole(options: dict[str, Any], whole: list[int]) -> Non
     with tm.merged(model, config):
         error = errors(before, generate(model, what))
     assert [step for step, each in enumerate(error) if each == 0] == whole
-    if config.detail_within is None:
-        assert config.share_merged() == pytest.approx(1 - len(whole) / 6, abs=0.1)
-
-
-def noted(part: PartSite) -> tuple[list[Tensor], list[RemovableHandle]]:
-    """What a part gives: at each run as it gives it itself, before our hook, and then behind it."""
-    given: list[Tensor] = []
-
-    def note(module: nn.Module, args: Any, output: Any) -> None:
-        given.append(output if isinstance(output, Tensor) else output[part.part.outputs[0]])
-
-    exit_ = part._modules[2]
-    return given, [exit_.register_forward_hook(note, prepend=True), exit_.register_forward_hook(note)]
-
-
-@pytest.mark.parametrize("what", FAMILIES, ids=str)
-def test_a_part_gives_what_is_common_of_now_and_what_is_apart_of_then(what: TinyModel) -> None:
-    model = made(what.build)
-    handle = tm.apply(model, tm.ToMA(scope="site", detail_every=2, **GLOBAL))
-    part = root_of(model).stacks[0].blocks[0].parts[0]
-    given, hooks = noted(part)
-    grid = what.grid(8, 8)
-    what.call(model, [1, 2], grid, 1000.0)
-    given.clear()
-    what.call(model, [1, 2], grid, 750.0)
-    whole = given[1]
-    given.clear()
-    what.call(model, [1, 2], grid, 500.0)
-    merged, output = given
-    queries = part.block.operators.queries
-    assert queries is not None
-    text = whole.shape[1] - part.block.stack.tokens
-    first = text if part.part.text != "last" else 0
-    cut = slice(first, first + part.block.stack.tokens)
-    now = merged[:, first : first + part.block.kept]
-    torch.testing.assert_close(output[:, cut], whole[:, cut] + queries.unmerge(now - queries.merge(whole[:, cut])))
-    for hook in hooks:
-        hook.remove()
-    handle.remove()
-
-
-@pytest.mark.parametrize("what", FAMILIES, ids=str)
-def test_a_part_gives_what_merging_lost_when_it_ran_whole_as_far_as_its_tokens_are_those_of_then(
-    what: TinyModel,
-) -> None:
-    model = made(what.build)
-    handle = tm.apply(model, tm.ToMA(scope="site", detail_every=2, thin_keys=False, **{**GLOBAL, "ratio": 0.875}))
-    part = root_of(model).stacks[0].blocks[0].parts[0]
-    given, hooks = noted(part)
-    stack = part.block.stack
-
-    def spread(merged: Tensor, kept: int) -> Tensor:
-        queries = part.block.operators.queries
-        assert queries is not None
-        text = merged.shape[1] - kept
-        first = text if part.part.text != "last" else 0
-        grid = merged[:, first : first + kept]
-        return grid if kept == stack.tokens else queries.unmerge(grid)
-
-    def taken(place: int) -> Tensor:
-        """Merged tokens as the part gave them, without text."""
-        first = given[place].shape[1] - part.block.kept if part.part.text != "last" else 0
-        return given[place][:, first : first + part.block.kept]
-
-    def step(timestep: float) -> list[Tensor]:
-        given.clear()
-        what.call(model, [1, 2], what.grid(8, 8), timestep)
-        kept = [part.block.kept if place % 2 == 0 else stack.tokens for place in range(len(given))]
-        if len(given) == 4:
-            kept[0] = stack.tokens  # it runs whole first, and then once more, merged
-        return [spread(each, count) for each, count in zip(given, kept, strict=True)]
-
-    step(1000.0)
-    lost: list[Tensor] = []
-    then: list[Tensor] = []
-    for whole_at, merged_at in ((800.0, 600.0), (400.0, 200.0)):
-        _, whole, merged, again = step(whole_at)
-        torch.testing.assert_close(again, whole)
-        lost.insert(0, whole - merged)
-        then.insert(0, taken(2))
-        merged, output = step(merged_at)
-        shares = [fitted(taken(0)[sample], [each[sample] for each in then]) for sample in range(2)]
-        expected = torch.stack(
-            [sum(part * each[sample] for part, each in zip(shares[sample], lost, strict=True)) for sample in range(2)]
-        )
-        torch.testing.assert_close(output, merged + expected, atol=1e-4, rtol=1e-4)
-    for hook in hooks:
-        hook.remove()
-    handle.remove()
 
 
 def fitted(now: Tensor, then: list[Tensor]) -> list[float]:
@@ -236,11 +145,11 @@ def test_detail_is_forgotten_with_its_picture() -> None:
     with tm.merged(model, config) as handle:
         generate(model, what, samples=(7,))
         again = generate(model, what)
-        memories = list(root_of(model).plan._memories.values())
-        assert any(branch.learnt for memory in memories for branch in memory.branches)
+        memories = list(session_on(model).state._memories.values())
+        assert any(branch.calibrations for memory in memories for branch in memory.branches)
         handle.remove()
     assert all(torch.equal(one, other) for one, other in zip(alone, again, strict=True))
-    assert not any(branch.learnt for memory in memories for branch in memory.branches)
+    assert not any(branch.calibrations for memory in memories for branch in memory.branches)
 
 
 def test_guidance_branches_have_detail_of_their_own() -> None:

@@ -39,8 +39,9 @@ def test_explain_says_what_is_held(scope: Any, outputs: int) -> None:
             measured = handle.explain().models[0].measured
             assert measured is not None
             channels = model.config.num_attention_heads * model.config.attention_head_dim
-            # Of all three blocks self-attention, cross-attention and MLP; or of their run what it has added.
-            assert measured.held == call * outputs * 2 * 64 * channels * 4
+            # Of all three blocks self-attention, cross-attention and MLP; or of their run what it has added: the error
+            # of every token, and what the merged half gave.
+            assert measured.held == call * outputs * 2 * (64 + 32) * channels * 4
         assert "MB held from earlier steps" in str(handle.explain())
         handle.reset()
         assert "held" not in str(handle.explain())
@@ -55,9 +56,8 @@ def test_explain_counts_the_whole_steps() -> None:
     work = explanation.models[0].multiply_adds
     assert "one whole for its detail every 4 steps" in str(explanation)
     assert "of the noise" not in str(explanation)  # exactly as said
-    assert plain.steady < work.steady < plain.steady * 1.1  # merging what is remembered, to tell its detail
-    # Of five steps one selects, and one and a quarter run whole.
-    assert work.average == pytest.approx((work.select + 2.75 * work.steady + 1.25 * work.unmerged) / 5)
+    assert work.steady == plain.steady  # the correction is but added
+    assert work.average == pytest.approx((3 * work.steady + work.whole) / 4)
 
 
 def test_explain_counts_that_whole_steps_run_merged_as_well() -> None:

@@ -19,7 +19,7 @@ class Averaging(tm.ToDo):
 
 @pytest.mark.parametrize("model", [model for model in HAVE_SELF_ATTENTION if not model.own_keys], ids=str)
 def test_keys_that_are_not_picked_where_they_are_made_with_queries(model: TinyModel) -> None:
-    with pytest.raises(ConfigError, match=r"does not fit .*of the same tokens.*whose picks_keys says"):
+    with pytest.raises(ConfigError, match=r"does not fit .*from the same tokens.*Use ToMA or ToDo"):
         tm.apply(made(model.build), Averaging())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, TILES, close, count_hooks, key_lengths, part_lengths, root_of
+from checks import SCOPES, SMALL, TILES, close, count_hooks, key_lengths, part_lengths, session_on
 from identity import Identity
 from peft import LoraConfig, inject_adapter_in_model
 from tiny_models import made, per_sample, tiny
@@ -65,13 +65,13 @@ def test_references_of_kontext_are_kept_whole(scope: Any, references: tuple[int,
 def test_guidance_calls_may_have_text_of_other_lengths(scope: Any) -> None:
     model = made(flux)
     tm.apply(model, dataclasses.replace(TILES, scope=scope))
-    root = root_of(model)
+    root = session_on(model)
     for step, timestep in enumerate((3.0, 2.0, 1.0)):
         for text in (7, 3):  # the prompt, then the negative prompt
             with key_lengths() as keys:
                 call(model, {**flux_inputs([1], GRID, text=text), "timestep": torch.tensor([timestep])})
             assert set(keys) == {32 + text}
-        assert root.plan.step == step
+        assert root.schedule.number == step
     assert root.selections == 2  # each guidance branch has its own plan
 
 
@@ -167,7 +167,7 @@ def test_the_first_blocks_are_skipped_in_proportion() -> None:
     assert [family.default_skip(blocks) for blocks in (57, 6, 3, 2)] == [10, 1, 1, 0]
     model = made(flux)
     tm.apply(model, tm.ToMA(ratio=0.75, tile=(2, 2), min_tokens=16))
-    assert [block.block.name for block in root_of(model).stacks[0].blocks][:2] == [
+    assert [block.name for block in session_on(model).stacks[0].described.merging][:2] == [
         "transformer_blocks.1",
         "single_transformer_blocks.0",
     ]

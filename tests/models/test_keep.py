@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checks import SCOPES, SMALL, close, root_of
+from checks import SCOPES, SMALL, close, operators_on, session_on
 from PIL import Image
 from test_proportional import make_alike
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
@@ -101,18 +101,20 @@ def test_white_tokens_are_not_merged(what: TinyModel, scope: Any, options: dict[
     model, grid = made(what.build), what.grid(8, 8)
     tm.apply(model, dataclasses.replace(TILES, scope=scope, **options), keep=WHITE)
     what.call(model, [1], grid)
-    stack = root_of(model).stacks[0]
-    block = stack.blocks[0]
-    operator, white = block.operators.queries, white_tokens(grid)
+    stack = session_on(model).stacks[0]
+    layout = stack.program.layout
+    assert layout is not None
+    operator, white = operators_on(model).queries, white_tokens(grid)
     assert operator is not None
     count = torch.Size(grid).numel()
     tokens = torch.randn(1, count, 3)
     # Operators take tokens in the order in which the block holds them.
-    places = white if not stack.reorders else [int(stack.regions.inverse[token]) for token in white]
+    reordered = stack.program.spans[0].context.in_region_order
+    places = white if not reordered else [int(layout.regions.inverse[token]) for token in white]
     merged = operator.merge(tokens)
     spared = len(white) + (count - len(white)) % 16  # those left over when the rest is cut into tiles are kept too
-    assert merged.shape[1] == block.kept == spared + (count - spared) // 2
-    inside, kept_whole = block.kept - spared, slice(block.kept - spared, block.kept - spared + len(white))
+    assert merged.shape[1] == layout.kept == spared + (count - spared) // 2
+    inside, kept_whole = layout.kept - spared, slice(layout.kept - spared, layout.kept - spared + len(white))
     close(operator.unmerge(merged)[:, places], tokens[:, places])
     others = torch.ones(count, dtype=torch.bool)
     others[places] = False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, TILES, close, key_lengths, root_of, since
+from checks import SCOPES, SMALL, TILES, close, key_lengths, session_on, since
 from identity import Identity
 from tiny_models import made, per_sample
 from tiny_models.cross_attention import sana
@@ -137,8 +137,7 @@ def test_the_step_is_that_of_the_tokens_being_made() -> None:
     for step in range(6):
         given = per_token(wan_inputs([1, 2], VIDEO), 128)
         call(model, {**given, "timestep": given["timestep"] * (10 - step)})
-        assert root_of(model).plan.step == step
-    assert root_of(model).plan.generation == 1
+        assert session_on(model).schedule.number == step
 
 
 @every_scope

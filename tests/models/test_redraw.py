@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SMALL, root_of
+from checks import SMALL, operators_on
 from tiny_models import made, tiny
 from torch._dynamo.utils import counters
 
@@ -22,7 +22,7 @@ def drawn(model: Any, what: Any, seeds: tuple[int, ...] = (1, 2)) -> list[torch.
     keys = []
     for timestep in TIMESTEPS:
         what.call(model, seeds, what.grid(8, 8), timestep)
-        operator = root_of(model).stacks[0].first.operators.keys
+        operator = operators_on(model).keys
         assert operator is not None
         assert operator.destinations is not None
         keys.append(operator.destinations.clone())

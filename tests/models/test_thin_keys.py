@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, key_lengths, root_of
+from checks import SCOPES, SMALL, key_lengths, session_on
 from tiny_models import TinyModel, made, tiny
 from torch import Tensor, nn
 
 import tokenmerge as tm
-from tokenmerge.engine.thin_keys import key_distance, thinned
+from tokenmerge.engine.subset import key_distance, key_subset
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.models import family_of
 from tokenmerge.models import published as architectures
@@ -35,7 +35,7 @@ def whole_step(model: nn.Module, what: TinyModel, grid: Any = None) -> Tensor:
     [((8, 8), 2, 2), ((6, 10), 2, 2), ((1, 4, 8, 8), 2, 2), ((8, 12), 4, 4), ((2, 8, 4), 4, 4), ((6, 8), 4, 2)],
 )
 def test_one_token_is_left_of_every_tile_that_divides_the_grid(grid: tuple[int, ...], side: int, fits: int) -> None:
-    kept = thinned(grid, side, torch.device("cpu"))
+    kept = key_subset(grid, side, torch.device("cpu"))
     assert kept is not None
     rows, columns = grid[-2] // fits, grid[-1] // fits
     mask = torch.zeros(grid).flatten().index_fill(0, kept, 1).view(-1, rows, fits, columns, fits)
@@ -44,7 +44,7 @@ def test_one_token_is_left_of_every_tile_that_divides_the_grid(grid: tuple[int, 
 
 @pytest.mark.parametrize(("grid", "side"), [((7, 8), 2), ((8, 9), 4), ((8, 8), 1)])
 def test_tiles_that_do_not_divide_the_grid_leave_nothing_even(grid: tuple[int, ...], side: int) -> None:
-    assert thinned(grid, side, torch.device("cpu")) is None
+    assert key_subset(grid, side, torch.device("cpu")) is None
 
 
 def test_keys_lie_as_far_apart_as_tokens_two_levels_down() -> None:
@@ -82,72 +82,6 @@ def keys_of_steps(model: nn.Module, what: TinyModel, config: tm.MergeConfig, kee
     return seen
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("name", ["sd15", "pixart"])
-@pytest.mark.parametrize(
-    ("tile", "expected"),
-    [
-        ((2, 2), [16, 16, 16, 16]),
-        ((4, 4), [32, 16, 32, 16]),  # one key of such a tile would be one of sixteen tokens
-    ],
-)
-def test_merged_steps_read_one_key_of_a_tile_too(name: str, tile: Any, expected: list[int], scope: Any) -> None:
-    what = tiny(name)
-    config = tm.ToMA(scope=scope, **{**DETAIL, "tile": tile})
-    assert keys_of_steps(made(what.build), what, config) == expected
-
-
-def test_one_key_of_sixteen_tokens_on_the_finest_of_four_levels() -> None:
-    """On Stable Diffusion 1.5 at 512 px: and as many keys a level down."""
-    report = tm.apply(architectures.build("sd15"), tm.ToMA(ratio=0.75)).explain(size=(512, 512)).models[0]
-    levels = {(stack.tokens, stack.kept, stack.kept_keys) for stack in report.stacks if stack.blocks}
-    assert levels == {(4096, 1024, 256), (1024, 256, 256), (256, 64, 64)}
-
-
-@pytest.mark.parametrize("scope", ["block", "stack"])
-def test_a_merged_step_reads_what_kv_ratio_would_pick(scope: Any) -> None:
-    """The first merged token of every tile, unweighed, for all stand for as many."""
-    what = tiny("pixart")
-    model = made(what.build)
-    options = {**DETAIL, "tile": (2, 2), "scope": scope}
-    outputs = []
-    for more in ({}, {"kv_ratio": 0.75}, {"thin_keys": False}):
-        with tm.merged(model, tm.ToMA(**{**options, **more})):
-            outputs.append(what.call(model, (1, 2), what.grid(8, 8), MERGED))
-    thin, picked, all_keys = outputs
-    assert torch.equal(thin, picked)
-    assert not torch.allclose(thin, all_keys, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("options", "keep", "expected"),
-    [
-        ({"thin_keys": False}, None, [32, 64, 32, 64]),
-        ({"detail_every": 0}, None, [32, 32, 32, 32]),
-        ({"kv_ratio": 0.25}, None, [48, 16, 48, 16]),
-        ({"kv_ratio": 0.5}, None, [32, 16, 32, 16]),
-        ({"attend": "global"}, None, [32, 16, 32, 16]),
-        ({"region": "global"}, None, [32, 16, 32, 16]),
-        ({"tile": (1, 3), "ratio": 0.25}, None, [48, 16, 48, 16]),  # padded: 24 tiles, two tokens of each
-        ({}, torch.tensor([[1.0, 0.0], [0.0, 0.0]]), [40, 64, 40, 64]),
-    ],
-    ids=[
-        "switched off",
-        "no whole steps",
-        "kv_ratio",
-        "kv_ratio as ratio",
-        "attend",
-        "global",
-        "padded",
-        "kept parts",
-    ],
-)
-def test_merged_steps_read_all_keys(options: dict[str, Any], keep: Tensor | None, expected: list[int]) -> None:
-    what = tiny("sd15")
-    config = tm.ToMA(scope="site", **{**DETAIL, "tile": (2, 2), **options})
-    assert keys_of_steps(made(what.build), what, config, keep) == expected
-
-
 def fused(model: Any) -> None:
     model.fuse_qkv_projections()
 
@@ -180,21 +114,6 @@ def test_whole_steps_stay_whole(options: dict[str, Any], keep: Tensor | None, ch
     before = whole_step(model, what)
     with tm.merged(model, tm.ToMA(**{**DETAIL, **options}), keep=keep):
         assert torch.equal(whole_step(model, what), before)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_projections_may_be_fused_and_unfused_between_pictures(scope: Any) -> None:
-    """Fused attention takes no keys apart, at the very next step; what was thinned is so again as soon as it can be."""
-    what = tiny("sd15")
-    model: Any = made(what.build)
-    with tm.merged(model, tm.ToMA(scope=scope, **{**DETAIL, "tile": (2, 2), "detail_every": 4})):
-        seen = []
-        for change in (lambda: None, model.fuse_qkv_projections, model.unfuse_qkv_projections):
-            change()
-            with key_lengths() as keys:
-                what.call(model, (1,), what.grid(8, 8), MERGED)
-            seen.append(keys[0])
-    assert seen == [16, 32, 16]
 
 
 def test_attention_that_is_perturbed_between_pictures_is_refused() -> None:
@@ -230,9 +149,10 @@ def test_what_a_cache_keeps_is_left_alone(cached: bool) -> None:
         )
         apply_pyramid_attention_broadcast(model, config)  # keeps what every self-attention gives
     with tm.merged(model, tm.ToMA(**DETAIL)):
-        root = root_of(model)
+        root = session_on(model)
         whole_step(model, what)
-        assert [block.parts[0].thinned is None for block in root.stacks[0].blocks] == [cached] * 3
+        names = {row.name for row in root.stacks[0].program.attentions if row.subset is not None}
+        assert len(names) == (0 if cached else 3)
 
 
 def test_explain_counts_what_is_thinned() -> None:
@@ -242,9 +162,9 @@ def test_explain_counts_what_is_thinned() -> None:
         with tm.merged(model, tm.ToMA(thin_keys=thin, **DETAIL)) as handle:
             explanation = handle.explain(size=(128, 128))
         works.append(explanation.models[0].multiply_adds)
-        assert ("at a whole step" in str(explanation)) == thin
+        assert "at a whole step" in str(explanation)
     thinner, whole = works
-    assert thinner.whole < whole.whole == whole.unmerged
+    assert thinner.whole < whole.whole == whole.unmerged + whole.select
     assert (thinner.steady, thinner.select) == (whole.steady, whole.select)
     assert whole.average - thinner.average == pytest.approx((whole.whole - thinner.whole) / 2)
 
@@ -252,10 +172,13 @@ def test_explain_counts_what_is_thinned() -> None:
 def test_explain_counts_no_thinned_keys_where_projections_are_fused() -> None:
     model: Any = made(tiny("sd15").build)
     model.fuse_qkv_projections()
-    with tm.merged(model, tm.ToMA(**{**DETAIL, "tile": (2, 2)})) as handle:
-        report = handle.explain(size=(64, 64)).models[0]
-    assert {(stack.kept, stack.kept_keys) for stack in report.stacks} == {(32, 32), (8, 8)}
-    assert report.multiply_adds.whole == report.multiply_adds.unmerged
+    works = []
+    for thin in (True, False):
+        with tm.merged(model, tm.ToMA(**{**DETAIL, "tile": (2, 2), "thin_keys": thin})) as handle:
+            report = handle.explain(size=(64, 64)).models[0]
+        assert {(stack.kept, stack.kept_keys) for stack in report.stacks} == {(32, 32), (8, 8)}
+        works.append(report.multiply_adds)
+    assert works[0] == works[1]
 
 
 def test_a_value_that_is_no_flag_is_refused() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import tokenmerge as tm
 from tokenmerge.errors import ConfigError, MergeRuntimeError, TokenMergeError
-from tokenmerge.methods.interfaces import Place
+from tokenmerge.methods.interfaces import BlockContext
 from tokenmerge.ops.regions import regions_of
 from tokenmerge.ops.selection import SELECTORS, select_facility_location
 
@@ -48,7 +48,7 @@ def call(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
 
 def planned(config: tm.MergeConfig, tokens: Tensor, grid: tuple[int, int]) -> Any:
     """The operator for keys, which every method has."""
-    operators = config.plan(tokens, config.layout(grid), Place("block", 1, 2), None)
+    operators = config.plan(tokens, config.layout(grid), BlockContext("block", 1, 2), None)
     return operators.keys
 
 

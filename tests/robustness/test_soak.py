@@ -26,7 +26,7 @@ from tiny_models import made
 from tiny_models.unets import sd15_unet
 
 import tokenmerge as tm
-from tokenmerge.engine.root import root_site_of
+from tokenmerge.engine.session import session_of
 from tokenmerge.methods.interfaces import Operators
 
 GENERATIONS = 300
@@ -124,7 +124,7 @@ def test_nothing_is_left_of_a_plan_that_was_removed(pipe: StableDiffusionPipelin
     before = memory()
     for number, _ in itertools.product(range(len(METHODS)), range(2)):
         generate(pipe, number)
-        assert root_site_of(pipe.unet) is None
+        assert session_of(pipe.unet) is None
     assert memory().tensors == before.tensors
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tokenmerge.runtime.tiny_random import build_tiny_random
-
 
 @pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
@@ -22,17 +20,9 @@ def bounded_memory() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-@pytest.fixture(scope="session")
-def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny random pipeline as save_pretrained writes it. Not to be changed: `model` is."""
-    folder = tmp_path_factory.mktemp("security") / "saved"
-    build_tiny_random().save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def model(saved_model: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(saved_model, tmp_path / "model"))
+def model(saved_pipeline: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved_pipeline, tmp_path / "model"))
 
 
 @pytest.fixture

@@ -14,13 +14,22 @@ import torch
 
 from tokenmerge.cli.main import main
 from tokenmerge.errors import ModelLoadError, TokenMergeError
-from tokenmerge.runtime.pipelines import load_denoiser_on_meta, load_pipeline
+from tokenmerge.runtime.denoisers import load_denoiser, load_denoiser_on_meta
+from tokenmerge.runtime.pipelines import load_pipeline
 
 WEIGHTS = "unet/diffusion_pytorch_model"
 
 
 def load(folder: Path, allow_pickle: bool = False) -> Any:
     return load_pipeline(str(folder), "cpu", allow_pickle=allow_pickle).pipe
+
+
+def load_for_bench(folder: Path, allow_pickle: bool = False) -> Any:
+    return load_denoiser(str(folder), torch.float32, allow_pickle)
+
+
+def load_shapes(folder: Path) -> Any:
+    return load_denoiser_on_meta(str(folder))
 
 
 def change_json(file: Path, **values: Any) -> None:
@@ -52,16 +61,18 @@ def test_the_harmful_pickle_is_harmful(ran: Path) -> None:
 def test_pickles_are_refused_and_not_opened(model: Path, ran: Path, name: str) -> None:
     (model / f"{WEIGHTS}.safetensors").unlink()
     (model / name).write_bytes(pickle.dumps(RunsWhenOpened(ran)))
-    with pytest.raises(ModelLoadError, match=r"is a pickle, which can run code.*--allow-pickle"):
-        load(model)
+    for loads, folder in ((load, model), (load_for_bench, model), (load_for_bench, model / "unet")):
+        with pytest.raises(ModelLoadError, match=r"is a pickle, which can run code.*--allow-pickle"):
+            loads(folder)
     assert not ran.exists()
 
 
 def test_pickles_beside_safetensors_are_not_opened(model: Path, ran: Path) -> None:
     for part, name in (("unet", "diffusion_pytorch_model.bin"), ("text_encoder", "pytorch_model.bin")):
         (model / part / name).write_bytes(pickle.dumps(RunsWhenOpened(ran)))
-    load(model)
-    load(model, allow_pickle=True)
+    for loads, folder in ((load, model), (load_for_bench, model), (load_for_bench, model / "unet")):
+        loads(folder)
+        loads(folder, allow_pickle=True)
     assert not ran.exists()
 
 
@@ -138,8 +149,17 @@ TRICKS = [
 @pytest.mark.parametrize("allow_pickle", [False, True])
 def test_code_that_comes_with_a_model_is_never_run(trick: Any, model: Path, ran: Path, allow_pickle: bool) -> None:
     trick(model, ran)
+    for loads in (load, load_for_bench):
+        with pytest.raises(ModelLoadError, match="code that comes with a model is never run"):
+            loads(model, allow_pickle)
+    assert not ran.exists()
+
+
+def test_a_unet_by_itself_cannot_bring_code_either(model: Path, ran: Path) -> None:
+    part_that_is_looked_up(model, ran)
     with pytest.raises(ModelLoadError, match="code that comes with a model is never run"):
-        load(model, allow_pickle)
+        load_for_bench(model / "unet")
+    assert main(["bench", "--model", str(model / "unet"), "--repeats", "1"]) == 2
     assert not ran.exists()
 
 
@@ -185,7 +205,7 @@ def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(model: Path, ran: Path, 
 )
 def test_sizes_have_bounds(model: Path, values: dict[str, Any]) -> None:
     change_json(model / "unet" / "config.json", **values)
-    for loads in (load, lambda folder: load_denoiser_on_meta(str(folder))):
+    for loads in (load, load_for_bench, load_shapes):
         with pytest.raises(ModelLoadError, match=r"asks for [\d,]+ .*fetch it again"):
             loads(model)
 
@@ -207,7 +227,7 @@ def test_sizes_have_bounds(model: Path, values: dict[str, Any]) -> None:
 )
 def test_any_json_is_a_sentence(model: Path, file: str, content: bytes) -> None:
     (model / file).write_bytes(content)
-    for loads in (load, lambda folder: load_denoiser_on_meta(str(folder))):
+    for loads in (load, load_for_bench, load_shapes):
         with pytest.raises(TokenMergeError):
             loads(model)
 
@@ -215,7 +235,7 @@ def test_any_json_is_a_sentence(model: Path, file: str, content: bytes) -> None:
 @pytest.mark.parametrize("origin", ["UNet2DConditionModel", [], ["diffusers"], [1, 2], {"a": 1}, None])
 def test_any_index_is_a_sentence(model: Path, origin: Any) -> None:
     change_json(model / "model_index.json", unet=origin)
-    for loads in (load, lambda folder: load_denoiser_on_meta(str(folder))):
+    for loads in (load, load_for_bench, load_shapes):
         with pytest.raises(TokenMergeError):
             loads(model)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ from tokenmerge.cli.main import _is_out_of_memory, main
 from tokenmerge.eval.engine import LocalEngine
 from tokenmerge.eval.errors import ExperimentError, MetricUnavailable, RunFolderError
 from tokenmerge.eval.experiment import parse_experiment, read_experiment
+from tokenmerge.eval.image_maker import ImageMaker
 from tokenmerge.eval.metrics.inception import load_inception
 from tokenmerge.eval.metrics.vision import load_clip, load_dino
-from tokenmerge.eval.picture import PictureMaker
 from tokenmerge.eval.prompts import read_prompts
 from tokenmerge.eval.run import evaluate
 from tokenmerge.eval.run_folder import RunFolder
@@ -45,13 +47,18 @@ def values(name: str = "small", variant: str = "ToMA", **more: Any) -> dict[str,
     }
 
 
+@cache
+def tiny_pipeline() -> Any:
+    return build_tiny_random()
+
+
 def run(folder: Path, experiment: dict[str, Any], out: str = "run") -> Path:
     (folder / "prompts.txt").write_text("a cat\n")
-    pipe = build_tiny_random()
+    pipe = tiny_pipeline()
     evaluate(
         parse_experiment(experiment, folder),
         folder / out,
-        lambda settled: LocalEngine(settled, lambda each: PictureMaker(each, pipe)),
+        lambda settled: LocalEngine(settled, lambda each: ImageMaker(each, pipe)),
         lambda sentence: None,
     )
     return folder / out
@@ -85,12 +92,18 @@ def test_no_name_leads_out_of_the_run_folder(tmp_path: Path, name: str) -> None:
     assert {file for file in files_of(tmp_path) if not file.startswith("run/")} == {"prompts.txt"}
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, and a file beside it that is nobody's business. Not to be changed: `stranger` is."""
+    parent = tmp_path_factory.mktemp("finished")
+    folder = run(parent, values())
+    (parent / "private.png").write_bytes((folder / "images" / "baseline" / "00000.png").read_bytes())
+    return parent
+
+
 @pytest.fixture
-def stranger(tmp_path: Path) -> Path:
-    """A finished run, and a file beside it that is nobody's business."""
-    folder = run(tmp_path, values())
-    (tmp_path / "private.png").write_bytes((folder / "images" / "baseline" / "00000.png").read_bytes())
-    return folder
+def stranger(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path, dirs_exist_ok=True)) / "run"
 
 
 @pytest.mark.parametrize("file", ["../private.png", "{absolute}", "images/../../private.png"])

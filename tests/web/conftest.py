@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from chromium import install_chromium
+from chromium import MISSING, find_chromium
 from page_user import PageUser
 
 
 @pytest.fixture(scope="session")
 def studio() -> Any:
-    """Loaded once for all tests; what a test must not find is drawn with a seed of its own."""
+    """Loaded once for all tests; what a test must not find is generated with a seed of its own."""
     from tokenmerge.web.runs import Studio
 
     return Studio("cpu")
@@ -31,9 +31,9 @@ def address() -> Iterator[str]:
 def browser() -> Iterator[Any]:
     """Debian's chromium, without a window."""
     api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-    program, reason = install_chromium()
+    program = find_chromium()
     if program is None:
-        pytest.skip(reason)
+        pytest.skip(MISSING)
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser

@@ -64,7 +64,7 @@ class PageUser:
     def choose(self, size: str = "128", steps: int = 2, seed: int | None = None) -> None:
         """Ask for another picture."""
         if not self.page.locator("#size").is_visible():
-            self.unfold("Picture and model")
+            self.unfold("Image and model")
         self.type_into("#size input", size)
         self.type_into("#steps input[type=number]", str(steps))
         if seed is not None:

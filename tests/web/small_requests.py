@@ -1,4 +1,4 @@
-"""Requests that cost little: the tiny random model, a small picture, few steps."""
+"""Requests that cost little: the tiny random model, a small image, few steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes the pictures of the page that stand in README.md and docs/web.md: `make screenshots`.
+"""Takes the images of the page that stand in README.md and docs/web.md: `make screenshots`.
 
 python tests/web/take_screenshots.py docs/images
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from chromium import install_chromium
+from chromium import MISSING, find_chromium
 from page_user import PHONE, PageUser
 from PIL import Image
 
@@ -23,7 +23,7 @@ ON_A_PHONE = {"viewport": PHONE, "device_scale_factor": 1.5, "has_touch": True, 
 
 
 class Photographer:
-    """Uses the page and takes a picture of each view."""
+    """Uses the page and takes an image of each view."""
 
     def __init__(self, browser: Any, address: str, folder: Path, size: str, steps: int) -> None:
         self.browser = browser
@@ -45,7 +45,7 @@ class Photographer:
         with PageUser.opening(self.browser, self.address, dark, **(options or DESKTOP)) as user:
             user.page.set_default_timeout(LONGEST_DRAWING)
             user.choose(self.size, self.steps)
-            user.unfold("Picture and model")
+            user.unfold("Image and model")
             yield user
 
     def compare(self) -> None:
@@ -64,7 +64,7 @@ class Photographer:
         """With everything unfolded."""
         with self.opened() as user:
             user.compare()
-            for title in ("Picture and model", "Merging in detail", "The same without this page"):
+            for title in ("Image and model", "Merging in detail", "The same without this page"):
                 user.unfold(title)
             user.unfold("What was merged where")
             self._shoot(user, "web-controls")
@@ -98,7 +98,7 @@ class Photographer:
             self._shoot(user, "web-error")
 
     def waiting(self) -> None:
-        """One tab draws, with live progress; another waits in the queue."""
+        """One tab generates, with live progress; another waits in the queue."""
         with self.opened() as first, self.opened() as second:
             for user in (first, second):
                 user.choose(self.size, 100, seed=5)
@@ -120,8 +120,8 @@ class Photographer:
         user.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         file = self.folder / f"{name}.png"
         user.page.screenshot(path=file, full_page=True, animations="disabled")
-        with Image.open(file) as picture:
-            picture.convert("RGB").quantize(COLOURS).save(file, optimize=True)
+        with Image.open(file) as image:
+            image.convert("RGB").quantize(COLOURS).save(file, optimize=True)
         print(file, flush=True)
 
 
@@ -136,9 +136,9 @@ def main() -> None:
     parser.add_argument("--size", default="512 x 512")
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
-    program, reason = install_chromium()
+    program = find_chromium()
     if program is None:
-        raise SystemExit(reason)
+        raise SystemExit(MISSING)
     args.folder.mkdir(parents=True, exist_ok=True)
     with serving(ServeOptions(model=args.model)) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -16,8 +16,8 @@ from tokenmerge.web.bounds import MOST_SWEPT, controls_of, read, read_size, read
 def test_small_inputs_are_toma_as_it_comes() -> None:
     request = read(small())
     assert request.config == ToMA.plain(0.5)
-    assert request.picture.size == (128, 128)
-    assert request.picture.guidance is None
+    assert request.image.size == (128, 128)
+    assert request.image.guidance is None
 
 
 def test_every_control_reaches_the_config() -> None:
@@ -26,7 +26,7 @@ def test_every_control_reaches_the_config() -> None:
     )
     expected = {"region": "stripe", "parts": ("self", "mlp"), "select_every": 6, "weights_every": 3}
     assert request.config == dataclasses.replace(ToMA.plain(0.25), **expected)
-    assert request.picture.guidance == 4.5
+    assert request.image.guidance == 4.5
 
 
 @pytest.mark.parametrize("method", METHODS)

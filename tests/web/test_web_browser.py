@@ -27,7 +27,7 @@ def divider_place(user: PageUser) -> float:
 
 def test_it_loads_with_a_word_under_each_control(user: PageUser) -> None:
     assert user.page.title() == "tokenmerge"
-    for title in ("Picture and model", "Merging in detail"):
+    for title in ("Image and model", "Merging in detail"):
         user.unfold(title)
     for control in ("prompt", "ratio", "method", "size", "steps", "seed", "guidance", "model"):
         assert user.page.locator(f"#{control}").is_visible(), control
@@ -157,7 +157,7 @@ def test_sweeping(user: PageUser) -> None:
 
 
 def test_cancelling(user: PageUser) -> None:
-    user.choose(steps=100, size="1024", seed=81)  # long enough that nothing ends before it is cancelled
+    user.choose(steps=100, size="512", seed=81)  # long enough that nothing ends before it is cancelled
     user.page.locator("button#compare").click()
     user.wait_until("/step [1-9]/.test(document.querySelector('#slider').innerText)")  # progress is live
     user.page.locator("#cancel").click()
@@ -187,7 +187,7 @@ def test_bad_input_is_a_sentence_in_the_page(user: PageUser, selector: str, text
 
 def test_two_tabs_take_turns(browser: Any, address: str) -> None:
     with PageUser.opening(browser, address) as first, PageUser.opening(browser, address) as second:
-        first.choose(steps=100, size="1024", seed=91)
+        first.choose(steps=100, size="512", seed=91)
         second.choose(seed=92)
         first.page.locator("button#compare").click()
         first.wait_until("/step [1-9]/.test(document.querySelector('#slider').innerText)")

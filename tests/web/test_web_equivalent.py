@@ -1,4 +1,4 @@
-"""The Python and the command line that the page offers draw the very picture that the page draws."""
+"""The Python and the command line that the page offers generate the very image that the page generates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from small_requests import small
 
 import tokenmerge as tm
 from tokenmerge.cli.main import build_parser, main
-from tokenmerge.cli.options import read_method, read_picture
+from tokenmerge.cli.options import read_image_request, read_method
 from tokenmerge.methods.named import METHODS
 from tokenmerge.web.bounds import controls_of, read
 from tokenmerge.web.equivalent import as_command, as_python, constructor
@@ -34,7 +34,7 @@ def same_pixels(image: Image.Image, file: Path) -> bool:
         return np.array_equal(np.asarray(image), np.asarray(saved))
 
 
-def test_the_python_draws_both_pictures(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_generates_both_images(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(as_python(drawn.request, drawn.guidance), "page", "exec"), {})
     assert same_pixels(drawn.unmerged.image, tmp_path / "unmerged.png")
@@ -42,7 +42,7 @@ def test_the_python_draws_both_pictures(drawn: Any, tmp_path: Path, monkeypatch:
     assert not same_pixels(drawn.merged.image, tmp_path / "unmerged.png")
 
 
-def test_the_command_draws_both_pictures(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_generates_both_images(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(as_command(read(ASKED)))[1:]) == 0
     assert same_pixels(drawn.unmerged.image, tmp_path / "compare" / "unmerged.png")
@@ -55,7 +55,7 @@ def test_the_command_is_read_as_the_same_request(method: str) -> None:
     request = read(small(method=method, ratio=0.4, **values))
     args = build_parser().parse_args(shlex.split(as_command(request))[1:])
     assert read_method(args) == request.config
-    assert read_picture(args, "compare") == request.picture
+    assert read_image_request(args, "compare") == request.image
     assert args.model == request.model
 
 
@@ -74,7 +74,7 @@ def test_odd_requests_survive_the_command_line(changes: dict[str, Any]) -> None:
     request = read(small(**changes))
     args = build_parser().parse_args(shlex.split(as_command(request))[1:])
     assert read_method(args) == request.config
-    assert read_picture(args, "compare") == request.picture
+    assert read_image_request(args, "compare") == request.image
 
 
 @pytest.mark.parametrize("method", METHODS)

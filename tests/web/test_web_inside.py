@@ -1,4 +1,4 @@
-"""What "Look inside" draws, against matrices that are known, and over a real recording."""
+"""What "Look inside" generates, against matrices that are known, and over a real recording."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from PIL import Image
 from small_requests import small
 
 from tokenmerge.api import denoisers_of
-from tokenmerge.engine.root import root_site_of
-from tokenmerge.methods.interfaces import Place
+from tokenmerge.engine.session import session_of
+from tokenmerge.methods.interfaces import BlockContext
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.todo import ToDo
 from tokenmerge.methods.toma import ToMA
@@ -43,7 +43,7 @@ def test_a_view_reads_the_matrices_of_the_operator(view: MergeView) -> None:
 
 
 def test_a_view_puts_places_back_on_the_grid() -> None:
-    """The same picture, its tokens standing in reverse."""
+    """The same image, its tokens standing in reverse."""
     reverse = torch.arange(15, -1, -1)
     operator = LinearOperator(DOWN[:, reverse][None], UP[reverse][None], destinations=torch.tensor([[10, 5]]))
     view = MergeView(GRID, operator, batch=1, order=reverse)
@@ -57,7 +57,7 @@ def test_a_view_puts_places_back_on_the_grid() -> None:
 def test_every_kind_of_operator_can_be_viewed(config: Any) -> None:
     tokens = torch.randn(1, 256, 8)
     layout = config.layout((16, 16))
-    operators = config.plan(tokens, layout, Place("block", 0, 1), None)
+    operators = config.plan(tokens, layout, BlockContext("block", 0, 1), None)
     operator = operators.queries or operators.keys
     view = MergeView((16, 16), operator, batch=1, order=None)
     merged = operator.merge(tokens)[0].numpy()
@@ -69,9 +69,9 @@ def test_every_kind_of_operator_can_be_viewed(config: Any) -> None:
     assert view.owners()[view.destinations()[kept]] == kept
 
 
-def test_merged_tokens_are_drawn_in_their_mean_colour(view: MergeView) -> None:
+def test_merged_tokens_are_generated_in_their_mean_colour(view: MergeView) -> None:
     top_dark = np.zeros((64, 64, 3), dtype=np.uint8)
-    top_dark[:16] = 100  # a quarter of the picture: half of the first group
+    top_dark[:16] = 100  # a quarter of the image: half of the first group
     top_dark[32:] = (0, 0, 200)
     drawn = np.asarray(inside.draw_merges(Image.fromarray(top_dark), view))
     cell = drawn.shape[0] // 4
@@ -82,11 +82,11 @@ def test_merged_tokens_are_drawn_in_their_mean_colour(view: MergeView) -> None:
     assert drawn[cell, cell // 2].tolist() == [50, 50, 50]  # none within a group
 
 
-def test_a_token_that_is_alone_shows_the_picture_as_it_is() -> None:
+def test_a_token_that_is_alone_shows_the_image_as_it_is() -> None:
     identity = torch.eye(16)[None]
     view = MergeView(GRID, LinearOperator(identity, identity, destinations=torch.arange(16)[None]), 1, None)
-    picture = Image.new("RGB", (64, 64), (10, 200, 30))
-    drawn = np.asarray(inside.draw_merges(picture, view))
+    wanted = Image.new("RGB", (64, 64), (10, 200, 30))
+    drawn = np.asarray(inside.draw_merges(wanted, view))
     assert (drawn == (10, 200, 30)).all()  # neither dots nor lines
 
 
@@ -119,7 +119,7 @@ def test_stages_add_up_to_the_whole() -> None:
     stages = stages_of(laps, seconds=10.0, aside=0.5)
     assert list(stages) == list(STAGES)
     assert (stages["selection"], stages["weights"], stages["merge"]) == (2.0, 1.5, 0.5)
-    # What was repeated, and what was spent on looking, is no part of the picture.
+    # What was repeated, and what was spent on looking, is no part of the image.
     assert sum(stages.values()) == pytest.approx(8.5)
 
 
@@ -150,7 +150,7 @@ def test_a_recording_sees_every_merging_block(studio: Any, method: str) -> None:
     assert (unmerged["selection"], unmerged["merge"], unmerged["unmerge"]) == (0, 0, 0)
     assert bool(recording.overlaps) == method.startswith("toma-") or method == "toma"
     assert bool(recording.overlaps) != bool(recording.no_overlaps)
-    assert root_site_of(denoisers_of(studio.load("tiny-random").pipe)[0]) is None
+    assert session_of(denoisers_of(studio.load("tiny-random").pipe)[0]) is None
 
 
 def test_a_step_that_runs_whole_has_nothing_to_show(studio: Any) -> None:
@@ -159,7 +159,7 @@ def test_a_step_that_runs_whole_has_nothing_to_show(studio: Any) -> None:
     assert len(recording.blocks) == 3
 
 
-def test_the_recorded_picture_is_the_compared_one(studio: Any) -> None:
+def test_the_recorded_image_is_the_compared_one(studio: Any) -> None:
     request = read(small(seed=62))
     compared = studio.compare(request, Watch())
     assert np.array_equal(np.asarray(record(studio, request, Watch()).image), np.asarray(compared.merged.image))
@@ -171,7 +171,7 @@ def test_a_recording_can_be_cancelled(studio: Any) -> None:
     watch.stop.set()
     with pytest.raises(Cancelled):
         record(studio, request, watch)
-    assert root_site_of(denoisers_of(studio.load("tiny-random").pipe)[0]) is None
+    assert session_of(denoisers_of(studio.load("tiny-random").pipe)[0]) is None
 
 
 def test_the_overlap_of_the_chosen_block_stands_out() -> None:

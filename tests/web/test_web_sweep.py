@@ -1,4 +1,4 @@
-"""Sweeps: every pair is drawn or its absence explained, and all of it is shown."""
+"""Sweeps: every pair is generated or its absence explained, and all of it is shown."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tokenmerge.web.bounds import read, read_sweep
 from tokenmerge.web.runs import Cancelled, Watch
 from tokenmerge.web.sweep import draw_grid, draw_quality_against_time, sweep
 
-PICTURE = read(small(seed=71)).picture
+REQUESTED = read(small(seed=71)).image
 PAIRS = read_sweep(["toma", "tomesd"], [0.5, 0.9])
 
 
 @pytest.fixture(scope="module")
 def stages(studio: Any) -> list[Any]:
-    return list(sweep(studio, "tiny-random", PICTURE, PAIRS, Watch()))
+    return list(sweep(studio, "tiny-random", REQUESTED, PAIRS, Watch()))
 
 
-def test_it_grows_by_a_picture_at_a_time(stages: list[Any]) -> None:
+def test_it_grows_by_an_image_at_a_time(stages: list[Any]) -> None:
     assert [len(swept.cells) for swept in stages] == [0, 1, 2, 3, 4]
     assert [(cell.method, cell.ratio) for cell in stages[-1].cells] == PAIRS
 
 
-def test_its_figures_are_those_of_its_pictures(stages: list[Any]) -> None:
+def test_its_figures_are_those_of_its_images(stages: list[Any]) -> None:
     swept = stages[-1]
     for cell in swept.cells[:3]:
         assert cell.fidelity == fidelity(swept.unmerged[0].image, cell.shot.image)
@@ -36,25 +36,25 @@ def test_its_figures_are_those_of_its_pictures(stages: list[Any]) -> None:
         assert f"{row.seconds / cell.shot.seconds:.2f}x" in draw_grid(swept)
 
 
-def test_the_unmerged_picture_is_timed_before_each_method_whatever_is_kept(studio: Any) -> None:
+def test_the_unmerged_image_is_timed_before_each_method_whatever_is_kept(studio: Any) -> None:
     studio.compare(read(small(seed=72)), Watch())
-    assert studio.has_unmerged("tiny-random", read(small(seed=72)).picture)
+    assert studio.has_unmerged("tiny-random", read(small(seed=72)).image)
     told: list[str] = []
     watch = Watch(lambda fraction, what: told.append(what.split(":")[0]))
-    *_, swept = sweep(studio, "tiny-random", read(small(seed=72)).picture, PAIRS, watch)
+    *_, swept = sweep(studio, "tiny-random", read(small(seed=72)).image, PAIRS, watch)
     drawn = [what for what, _ in itertools.groupby(what for what in told if what != "warming up")]
     assert drawn == ["unmerged", "toma, ratio 0.5", "toma, ratio 0.9", "unmerged", "tomesd, ratio 0.5"]
     assert len(swept.unmerged) == 2
 
 
-def test_a_pair_that_cannot_be_is_explained_and_the_others_are_drawn(stages: list[Any]) -> None:
+def test_a_pair_that_cannot_be_is_explained_and_the_others_are_generated(stages: list[Any]) -> None:
     refused = stages[-1].cells[3]
     assert refused.shot is None
     assert refused.reason.startswith("Ratio is 0.9: with 1 kept in every cell")
     assert "Ratio is 0.9" in draw_grid(stages[-1])
 
 
-def test_grid_and_plot_show_every_picture(stages: list[Any]) -> None:
+def test_grid_and_plot_show_every_image(stages: list[Any]) -> None:
     grid = draw_grid(stages[-1])
     assert grid.count("<img ") == 4  # the unmerged one and three merged
     plot = draw_quality_against_time(stages[-1])
@@ -62,9 +62,9 @@ def test_grid_and_plot_show_every_picture(stages: list[Any]) -> None:
     assert plot.count(">0.9<") == 1  # the one of toma
 
 
-def test_it_can_be_cancelled_between_pictures(studio: Any) -> None:
+def test_it_can_be_cancelled_between_images(studio: Any) -> None:
     watch = Watch()
-    running = sweep(studio, "tiny-random", PICTURE, PAIRS, watch)
+    running = sweep(studio, "tiny-random", REQUESTED, PAIRS, watch)
     next(running)
     watch.stop.set()
     with pytest.raises(Cancelled):

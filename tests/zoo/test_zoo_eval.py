@@ -11,7 +11,7 @@ import pytest
 
 from tokenmerge.cli.main import main
 from tokenmerge.errors import UsageError
-from tokenmerge.runtime.generation import Picture, check_picture, guidance_arguments
+from tokenmerge.runtime.generation import ImageRequest, check_request, guidance_arguments
 from tokenmerge.runtime.pipelines import load_pipeline
 
 EXPERIMENT = """
@@ -88,10 +88,10 @@ def test_what_flux_would_pass_over_in_silence_is_a_sentence() -> None:
     loaded = load_pipeline("emoji-flux", "cpu")
     assert guidance_arguments(loaded.pipe, None) == {"true_cfg_scale": 3.0, "negative_prompt": ""}  # its own
     assert guidance_arguments(loaded.pipe, 3.0, "cat") == {"true_cfg_scale": 3.0, "negative_prompt": "cat"}
-    check_picture(loaded, Picture("red heart", negative="cat", guidance=3.0))
+    check_request(loaded, ImageRequest("red heart", negative="cat", guidance=3.0))
     with pytest.raises(UsageError, match="emoji-flux reads a negative prompt only where guidance is above 1"):
-        check_picture(loaded, Picture("red heart", negative="cat", guidance=1.0))
+        check_request(loaded, ImageRequest("red heart", negative="cat", guidance=1.0))
     loaded.pipe.transformer.register_to_config(guidance_embeds=True)  # as Flux dev
     assert guidance_arguments(loaded.pipe, 3.0) == {"guidance_scale": 3.0}
     with pytest.raises(UsageError, match="emoji-flux is guided without a negative prompt"):
-        check_picture(loaded, Picture("red heart", negative="cat", guidance=3.0))
+        check_request(loaded, ImageRequest("red heart", negative="cat", guidance=3.0))

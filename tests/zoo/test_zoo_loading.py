@@ -60,15 +60,14 @@ def test_plain_diffusers_draws_the_same_picture(fresh_sd: Path) -> None:
     np.testing.assert_allclose(pictures[0], pictures[1], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["fresh_sd", "fresh_flux"])
-def test_plain_diffusers_loads_in_a_fresh_process(name: str, request: pytest.FixtureRequest) -> None:
+def test_plain_diffusers_loads_in_a_fresh_process(fresh_sd: Path, fresh_flux: Path) -> None:
     code = (
         "import sys, tokenmerge; from diffusers import DiffusionPipeline;"
-        "print(type(DiffusionPipeline.from_pretrained(sys.argv[1]).vae).__name__)"
+        "print(*[type(DiffusionPipeline.from_pretrained(folder).vae).__name__ for folder in sys.argv[1:]])"
     )
-    folder = str(request.getfixturevalue(name))
-    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "PatchAutoencoder"
+    words = [sys.executable, "-c", code, str(fresh_sd), str(fresh_flux)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["PatchAutoencoder", "PatchAutoencoder"]
 
 
 def test_plain_diffusers_draws_with_flux(fresh_flux: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +13,18 @@ from torch import nn
 from tqdm import tqdm
 
 from tokenmerge.api import denoisers_of, merged
-from tokenmerge.autotune.worthwhile import WHOLE, Timing, Worthwhile, table_of
 from tokenmerge.config.base import MergeConfig, Scope
-from tokenmerge.engine.block_site import BlockSite
-from tokenmerge.engine.fits import suited
-from tokenmerge.engine.hooked import Args, Kwargs, tokens_of
-from tokenmerge.engine.root import RootSite, root_site_of
+from tokenmerge.engine.arguments import tokens_of
+from tokenmerge.engine.compatibility import suited
+from tokenmerge.engine.schedule import Kind, Step
+from tokenmerge.engine.session import Session, session_of
+from tokenmerge.engine.stack_run import StackRun
+from tokenmerge.engine.state import Group
 from tokenmerge.errors import ConfigError, NothingMergedError
 from tokenmerge.models import family_of
+from tokenmerge.models.arguments import Args, Kwargs
+from tokenmerge.models.base import Block, Part
+from tokenmerge.report.worthwhile import WHOLE, Timing, Worthwhile, table_of
 from tokenmerge.runtime.timing import Clock
 
 REPEATS = 5
@@ -32,21 +37,33 @@ Ways = dict[str, Callable[[], object]]
 class Level:
     """Blocks of one shape, and the arguments that the first of them is called with."""
 
-    site: BlockSite  # the one that is timed
-    alike: list[BlockSite]
+    stack: StackRun  # of the block that is timed
+    block: Block
+    alike: list[Block]
     args: Args
     kwargs: Kwargs
+    rows: list[tuple[Any, Any]]  # what acts on the block, each with its row
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts that run on merged tokens."""
+        names = self.stack.program.parts
+        return [part for part in self.block.parts if f"{self.block.name}.{part.module}" in names]
+
+    @property
+    def group(self) -> Group:
+        group: Group = self.rows[0][0].group
+        return group
 
     def run(self, kinds: Iterable[str] | None, select: bool = False, weights: bool = False) -> None:
         """Call the block with the parts of these kinds merged; None runs it as if nothing had been applied."""
-        site = self.site
-        site.active = kinds is not None
-        for part in site.parts:
-            part.active = kinds is not None and set(part.part.kinds) <= set(kinds)
-        site.stack.apart = True  # by itself, whatever its place in its stack
-        site.group.current.select_due = select
-        site.group.current.weights_due = select or weights
-        site.block.module(*self.args, **self.kwargs)
+        for carrier, row in self.rows:
+            part = getattr(row, "part", None)
+            merges = kinds is not None and (part is None or set(part.kinds) <= set(kinds))
+            carrier.row = row if merges else None
+        self.group.current.select_due = select
+        self.group.current.weights_due = select or weights
+        self.block.module(*self.args, **self.kwargs)
 
 
 def worthwhile(
@@ -82,25 +99,22 @@ def worthwhile(
     # The one call of the model is its first step, which merges in any case.
     every_step = config.with_detail(config.whole_every, merge_every=1, scope=scope)
     with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
-        root = root_site_of(model)
-        assert root is not None
-        levels = _levels(root, size, batch)
+        session = session_of(model)
+        assert session is not None
+        session.forced = Step(0, Kind.MERGED, select=True, weights=True)
+        levels = _levels(session, size, batch)
         measure = _Measure(clock or Clock(device), bar)
         kinds, rows = _kinds_that_pay(levels, config, measure)
         rows += [_whole(level, kinds, config, measure) for level in levels] if kinds else []
-        timings = tuple(
-            sorted(rows, key=lambda row: [level.site.stack.stack.name for level in levels].index(row.level))
-        )
+        timings = tuple(sorted(rows, key=lambda row: [level.stack.stack.name for level in levels].index(row.level)))
         losing = {row.level for row in timings if row.part == WHOLE and not row.worthwhile}
         if len(losing) == len(levels) or not kinds:
             raise NothingMergedError(
                 f"merging saves no time here, so nothing would be merged:\n{table_of(timings)}\n"
                 f"Use a larger image or a larger ratio, or run the model unmerged."
             )
-        left_alone = {
-            block.block.name for level in levels if level.site.stack.stack.name in losing for block in level.alike
-        }
-        return Worthwhile(_narrowed(given, kinds, left_alone, root), timings)
+        left_alone = {block.name for level in levels if level.stack.stack.name in losing for block in level.alike}
+        return Worthwhile(_narrowed(given, kinds, left_alone, session), timings)
 
 
 class _Measure:
@@ -120,34 +134,36 @@ class _Measure:
         return best
 
 
-def _levels(root: RootSite, size: tuple[int, int], batch: int) -> list[Level]:
+def _levels(session: Session, size: tuple[int, int], batch: int) -> list[Level]:
     """Run the model once, merged, and note what the first block of each level is given."""
-    found: dict[Hashable, Level] = {}
+    seen: dict[str, tuple[Args, Kwargs]] = {}
 
-    def note(site: BlockSite, args: Args, kwargs: Kwargs) -> None:
-        if not site.active:
-            return
-        parts = tuple(part.part.module for part in site.parts)
-        key = site.stack.grid, type(site.block.module), tokens_of(args, kwargs).shape[-1], parts
-        if key in found:
-            found[key].alike.extend(site.stack.blocks)
-        else:
-            found[key] = Level(site, list(site.stack.blocks), args, kwargs)
+    def hook(name: str) -> Callable[[nn.Module, Args, Kwargs], None]:
+        return lambda module, args, kwargs: seen.update({name: (args, kwargs)})
 
-    def hook(site: BlockSite) -> Callable[[nn.Module, Args, Kwargs], None]:
-        return lambda module, args, kwargs: note(site, args, kwargs)
-
-    firsts = [stack.blocks[0] for stack in root.stacks if stack.blocks]
+    firsts = [(stack, stack.described.merging[0]) for stack in session.stacks if stack.described.merging]
     handles = [
         # Before the hooks that merge, to see all tokens.
-        site.block.module.register_forward_pre_hook(hook(site), prepend=True, with_kwargs=True)
-        for site in firsts
+        block.module.register_forward_pre_hook(hook(block.name), prepend=True, with_kwargs=True)
+        for _, block in firsts
     ]
     try:
-        root.model(**root.family.example_inputs(root.model, size, batch))
+        session.model(**session.family.example_inputs(session.model, size, batch))
     finally:
         for handle in handles:
             handle.remove()
+    found: dict[Hashable, Level] = {}
+    for stack, block in firsts:
+        if not stack.program.merges:
+            continue
+        stack.isolate()  # a block by itself, whatever its place in its stack
+        level = Level(stack, block, list(stack.described.merging), *seen[block.name], stack.rows_of(block))
+        tokens = tokens_of(level.args, level.kwargs)
+        key = stack.program.grid, type(block.module), tokens.shape[-1], tuple(part.module for part in level.parts)
+        if key in found:
+            found[key].alike.extend(level.alike)
+        else:
+            found[key] = level
     return list(found.values())
 
 
@@ -161,7 +177,7 @@ def _kinds_that_pay(
     saved = dict.fromkeys(config.parts, 0.0)
     total = 0.0
     for level in levels:
-        alone = [kind for kind in config.parts if any(part.part.kinds == (kind,) for part in level.site.parts)]
+        alone = [kind for kind in config.parts if any(part.kinds == (kind,) for part in level.parts)]
         # In the order of regions already, which all parts share.
         ways: Ways = {"": lambda level=level: level.run(())}  # type: ignore[misc]
         ways |= {kind: lambda level=level, kind=kind: level.run((kind,)) for kind in alone}  # type: ignore[misc]
@@ -170,9 +186,7 @@ def _kinds_that_pay(
         for kind in alone:
             saved[kind] += (best[""] - best[kind]) * len(level.alike)
             rows.append(_timing(level, kind, best[""], best[kind]))
-    inseparable = {
-        kind for level in levels for part in level.site.parts if len(part.part.kinds) > 1 for kind in part.part.kinds
-    }
+    inseparable = {kind for level in levels for part in level.parts if len(part.kinds) > 1 for kind in part.kinds}
     kinds = tuple(kind for kind in config.parts if kind in inseparable or saved[kind] > LEAST_SAVING * total)
     return kinds, [dataclasses.replace(row, worthwhile=row.part in kinds) for row in rows]
 
@@ -190,24 +204,30 @@ def _whole(level: Level, kinds: tuple[str, ...], config: MergeConfig, measure: _
     select_every, weights_every = config.refresh_every
     reweighs = select_every // weights_every - 1
     refresh = max(0.0, best["select"] - best["steady"]) + reweighs * max(0.0, best["weights"] - best["steady"])
-    sharing = sum(block.group is level.site.group for block in level.alike)
+    sharing = len(level.alike) if config.share != "layer" else 1
     # A whole step that runs merged as well takes that time from what the merged ones after it save.
-    runs = config.whole_every / (config.whole_every - 1) if config.learns else 1
+    runs = config.whole_every / (config.whole_every - 1) if config.whole_every else 1
     return _timing(level, WHOLE, best["unmerged"], best["steady"] * runs + refresh / select_every / sharing)
 
 
 def _timing(level: Level, part: str, unmerged: float, merged: float) -> Timing:
     pays = 1 - merged / unmerged > LEAST_SAVING
     return Timing(
-        level.site.stack.stack.name, len(level.alike), level.site.stack.tokens, part, unmerged, merged, worthwhile=pays
+        level.stack.stack.name,
+        len(level.alike),
+        math.prod(level.stack.program.grid),
+        part,
+        unmerged,
+        merged,
+        worthwhile=pays,
     )
 
 
-def _narrowed(config: MergeConfig, kinds: tuple[str, ...], left_alone: set[str], root: RootSite) -> MergeConfig:
+def _narrowed(config: MergeConfig, kinds: tuple[str, ...], left_alone: set[str], session: Session) -> MergeConfig:
     """The config with what does not pay left alone."""
     if left_alone:
-        merging = {site.block.name for stack in root.stacks for site in stack.blocks} - left_alone
-        names = [block.name for stack in root.stacks for block in stack.stack.blocks]
+        merging = {block.name for stack in session.stacks for block in stack.described.merging} - left_alone
+        names = [block.name for stack in session.stacks for block in stack.stack.blocks]
         config = dataclasses.replace(config, skip_blocks=_patterns(names, merging))
     return dataclasses.replace(config, parts=kinds)
 

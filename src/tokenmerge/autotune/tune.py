@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from tabulate import tabulate
 
 from tokenmerge.api import apply, denoisers_of, merged
@@ -19,14 +16,15 @@ from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.ratio import is_number, ratio_text
 from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError, UnsupportedModelError
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.runtime.fidelity import PSNR_OF_EQUAL_IMAGES, fidelity
+from tokenmerge.runtime.files import write_json
+from tokenmerge.runtime.generation import generate
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Two equal images have no noise and an infinite ratio; a mean over pairs needs a number.
-PSNR_OF_EQUAL_IMAGES = 100.0
 RATIOS = (0.75, 0.5, 0.25)
-TILES = ((4, 4), 0.9375), ((2, 2), 0.75)  # of which one token is left, and whole steps tell what that loses
+TILES = ((4, 4), 0.9375), ((2, 2), 0.75)  # of which one token is left, and full steps tell what that loses
 
 
 class BudgetError(TokenMergeError, RuntimeError):
@@ -85,7 +83,7 @@ class Tuned:
 
     def save(self, file: str | Path) -> None:
         """Write the config as JSON; `MergeConfig.from_dict` and `--config` read it."""
-        Path(file).write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8")
+        write_json(Path(file), self.config.to_dict())
 
     def __str__(self) -> str:
         return f"{table_of(self.trials, self.min_psnr)}\n\n{self.speedup:.2f}x, measured: {self.config!r}"
@@ -119,7 +117,7 @@ def tune(
         ladder = _ladder(pipe, candidates, options, bar)
         bar.reset(len(pairs) * (1 + len(ladder)))
         bar.set_description("unmerged")
-        _draw(pipe, pairs[0], {**options, "num_inference_steps": 1})  # the first call finds everything cold
+        generate(pipe, *pairs[0], **{**options, "num_inference_steps": 1})  # the first call finds everything cold
         unmerged = [_timed(pipe, pair, options, bar) for pair in pairs]
         for config, work in ladder:
             bar.set_description(_short(config))
@@ -130,7 +128,7 @@ def tune(
             if trial.mean_psnr >= min_psnr:
                 return Tuned(config, min_psnr, tuple(tried), [seconds for _, seconds in unmerged])
     if not tried:
-        raise BudgetError("every candidate runs pictures of so few steps whole: take more steps, or give others.", ())
+        raise BudgetError("every candidate runs images of so few steps whole: take more steps, or give others.", ())
     nearest = max(tried, key=lambda trial: trial.mean_psnr)
     raise BudgetError(
         f"none of {len(tried)} configs keeps {min_psnr:g} dB: the nearest is {_short(nearest.config)} with "
@@ -177,7 +175,7 @@ def _pairs(prompts: Sequence[str], seeds: Sequence[int]) -> list[Pair]:
         prompts = [prompts]
     pairs = [(prompt, seed) for prompt in prompts for seed in seeds]
     if not pairs:
-        raise ConfigError("there is no prompt, or no seed: give a handful of prompts like those you will draw.")
+        raise ConfigError("there is no prompt, or no seed: give a handful of prompts like those you will generate.")
     return pairs
 
 
@@ -219,32 +217,21 @@ def _work(pipe: Any, config: MergeConfig, options: dict[str, Any]) -> float:
 def _try(
     pipe: Any, config: MergeConfig, work: float, pairs: list[Pair], options: Any, unmerged: list[Image], bar: Any
 ) -> Trial | None:
-    """A config on every pair; None where the pictures have so few steps that it runs them whole."""
-    from tokenmerge.runtime.fidelity import fidelity
-
+    """A config on every pair; None where the images have so few steps that it runs them whole."""
     trial = Trial(config, work)
     with merged(pipe, config) as handle:
         for pair, image in zip(pairs, unmerged, strict=True):
             handle.reset()
             made, seconds = _timed(pipe, pair, options, bar)
-            psnr = fidelity(image, made).psnr
-            trial.psnr.append(PSNR_OF_EQUAL_IMAGES if psnr is None else min(psnr, PSNR_OF_EQUAL_IMAGES))
+            trial.psnr.append(fidelity(image, made).finite_psnr)
             trial.seconds.append(seconds)
-        return trial if any(root.merged_calls for root in handle._roots) else None
+        return trial if any(session.merged_calls for session in handle._sessions) else None
 
 
 def _timed(pipe: Any, pair: Pair, options: dict[str, Any], bar: Any) -> tuple[Image, float]:
-    started = time.perf_counter()
-    image = _draw(pipe, pair, options)  # pixels on the CPU, so the device has finished
+    made = generate(pipe, *pair, **options)
     bar.update()
-    return image, time.perf_counter() - started
-
-
-def _draw(pipe: Any, pair: Pair, options: dict[str, Any]) -> Image:
-    prompt, seed = pair
-    # On the CPU, so that a seed stands for the same noise wherever the model runs.
-    image: Image = pipe(prompt=prompt, generator=torch.Generator("cpu").manual_seed(seed), **options).images[0]
-    return image
+    return made
 
 
 @contextmanager
@@ -252,9 +239,8 @@ def _quiet(pipe: Any) -> Iterator[None]:
     """One bar is enough: the pipeline's own is put back as it was."""
     denoisers_of(pipe)  # says in a sentence what is neither a pipeline nor a model
     if not hasattr(pipe, "set_progress_bar_config"):
-        raise UnsupportedModelError(f"{type(pipe).__name__} draws no pictures by itself: give the pipeline it is in.")
+        raise UnsupportedModelError(f"{type(pipe).__name__} generates no images by itself: give the pipeline it is in.")
     before = getattr(pipe, "_progress_bar_config", None)
-    pipe.set_progress_bar_config(disable=True)
     try:
         yield
     finally:

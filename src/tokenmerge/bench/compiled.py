@@ -12,7 +12,7 @@ from torch import nn
 
 from tokenmerge.bench.blocks import block_modules
 from tokenmerge.bench.subject import Subject
-from tokenmerge.engine.graph_room import MOST_GRAPHS
+from tokenmerge.engine.compatibility import MOST_GRAPHS
 
 Compile = Literal["blocks", "model"]
 

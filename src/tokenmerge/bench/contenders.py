@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -120,6 +121,19 @@ def check_methods(methods: Sequence[str], ratios: Sequence[float], options: Mapp
             raise UsageError(f"--methods has {method!r}, which is not known: use any of {', '.join(known)}.")
     if len(set(methods)) < len(methods):
         raise UsageError(f"--methods names one method twice ({', '.join(methods)}): name each once.")
+    _check_ratios(ratios)
+    for method, ratio in itertools.product([method for method in methods if method in METHODS], ratios):
+        _config(method, ratio, options)
+    if PACKAGE in methods:
+        require_tomesd()
+        if max(ratios) > LARGEST_RATIO:
+            raise UsageError(
+                f"--ratios has {max(ratios):g}, and the tomesd package merges at most {LARGEST_RATIO:g} (more it cuts "
+                f"down without saying so): use smaller ratios, or leave {PACKAGE} out of --methods."
+            )
+
+
+def _check_ratios(ratios: Sequence[float]) -> None:
     if not ratios:
         raise UsageError("--ratios is empty: give fractions of tokens to merge away, such as 0.5,0.75.")
     if len(set(ratios)) < len(ratios):
@@ -129,17 +143,6 @@ def check_methods(methods: Sequence[str], ratios: Sequence[float], options: Mapp
             raise UsageError(
                 f"--ratios has {ratio:g}: a ratio is the fraction of tokens merged away, between 0 and 1 (both "
                 f"excluded), such as 0.5."
-            )
-    for method in methods:
-        if method in METHODS:
-            for ratio in ratios:
-                _config(method, ratio, options)
-    if PACKAGE in methods:
-        require_tomesd()
-        if max(ratios) > LARGEST_RATIO:
-            raise UsageError(
-                f"--ratios has {max(ratios):g}, and the tomesd package merges at most {LARGEST_RATIO:g} (more it cuts "
-                f"down without saying so): use smaller ratios, or leave {PACKAGE} out of --methods."
             )
 
 
@@ -176,7 +179,7 @@ def _config(method: str, ratio: float, options: Mapping[str, Any] | None) -> Mer
         raise UsageError(
             f"{method} merges more at some steps than at others (its ratio, merge_every or detail_within), and bench "
             f"times single steps: set ratio to one number and leave out merge_every and detail_within, or time whole "
-            f"pictures with `tokenmerge compare`."
+            f"images with `tokenmerge compare`."
         )
     return config
 

@@ -6,15 +6,16 @@ import copy
 import itertools
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
 from tokenmerge.bench.contenders import Contender
 from tokenmerge.bench.subject import Subject, subject_of
+from tokenmerge.runtime.multiply_adds import count_multiply_adds
 
 
 def shadow_of(subject: Subject) -> Subject:
@@ -28,17 +29,11 @@ def shadow_of(subject: Subject) -> Subject:
 
 
 def multiply_adds(shadow: Subject, contender: Contender) -> dict[str, int]:
-    """Multiply-adds of one step of each kind.
-
-    Counted on the meta device, where attention is taken apart into the products it stands for; a fused kernel on a CPU
-    would go uncounted.
-    """
+    """Multiply-adds of one step of each kind."""
     counts = {}
     with contender.installed(shadow):
         for step, phase in enumerate(contender.schedule.phases):
-            with FlopCounterMode(display=False) as counter:
-                shadow.call(step)
-            counts[phase] = counter.get_total_flops() // 2
+            counts[phase] = count_multiply_adds(partial(shadow.call, step))
     return counts
 
 

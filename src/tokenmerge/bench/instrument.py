@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig, Scope
-from tokenmerge.methods.interfaces import Layout, Operator, Operators, Place
+from tokenmerge.methods.interfaces import BlockContext, Layout, Operator, Operators
 from tokenmerge.ops.regions import Regions
 from tokenmerge.runtime.timing import Stopwatch
 
@@ -36,7 +36,7 @@ class TimedConfig:
             return layout
         return dataclasses.replace(layout, regions=cast(Regions, _TimedRegions(layout.regions, self._stopwatch)))
 
-    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         made = self._make(tokens, layout, place, previous and _each(previous, _bare))
         timed: dict[int, Operator] = {}
 
@@ -48,7 +48,7 @@ class TimedConfig:
 
         return _each(made, wrap)
 
-    def _make(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def _make(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         with self._stopwatch.lap("plan"):
             return self._config.plan(tokens, layout, place, previous)
 
@@ -60,7 +60,7 @@ class StagedConfig(TimedConfig):
     long they took the first time too, and by so much the whole call has been prolonged.
     """
 
-    def _make(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def _make(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
             with self._stopwatch.lap("weights"):
                 return self._config.plan(tokens, layout, place, previous)

@@ -49,11 +49,11 @@ class ModelTrial:
             for step in range(1, phases + 1):
                 self.subject.call(step)
         if self._compile is not None:
-            # The second generation of pictures is the first to forget a plan, which may want graphs of its own.
+            # The second generation of images is the first to forget a plan, which may want graphs of its own.
             for step in range(phases):
                 self.subject.call(step)
         if not self._visited and (self._compile is None or not on_cpu):
-            # What a whole step leaves behind is in use at the next.
+            # What a full step leaves behind is in use at the next.
             steps = range(1, 1 + (phases if "whole" in self.contender.schedule.phases else 1))
             self.measurement.peak_memory = peak_memory(
                 self.subject.device, lambda: [self.subject.call(step) for step in steps]

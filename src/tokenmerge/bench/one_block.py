@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.bench.subject import placed
-from tokenmerge.models.base import Call, Family, Stack, argument, new_like, signature_of, timestep_value
+from tokenmerge.models.base import Call, Family, Stack, new_like, signature_of, timestep_value
 from tokenmerge.models.unet import basic_blocks
 
 TEXT_WIDTH = 2048
@@ -53,14 +53,14 @@ class OneBlockFamily(Family):
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         def grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-            return tuple(argument((args, kwargs), 0, "hidden_states").shape[-2:])
+            return tuple(kwargs["hidden_states"].shape[-2:])
 
         blocks = basic_blocks(model.transformer_blocks, "transformer_blocks")
         return [Stack("transformer_blocks", "transformer_blocks", model, grid, blocks)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = argument((args, kwargs), 0, "hidden_states")
-        return Call(timestep_value(argument((args, kwargs), 1, "timestep")), signature_of(hidden))
+        hidden = kwargs["hidden_states"]
+        return Call(timestep_value(kwargs["timestep"]), signature_of(hidden))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         like = next(model.parameters())

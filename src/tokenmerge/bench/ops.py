@@ -11,7 +11,7 @@ from torch import Tensor
 from tokenmerge.bench.contenders import PACKAGE
 from tokenmerge.bench.result import Measurement
 from tokenmerge.errors import UsageError
-from tokenmerge.methods.interfaces import Place
+from tokenmerge.methods.interfaces import BlockContext
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.runtime.timing import Clock
 
@@ -79,7 +79,7 @@ def toma_operations(tokens: Tensor, config: ToMA) -> Operations:
     layout = config.layout((side, side))
     assert layout.regions is not None
     regions = layout.regions.to(tokens.device)
-    place = Place("benchmark", 0, 1, in_region_order=not regions.natural and not regions.padded)
+    place = BlockContext("benchmark", 0, 1, in_region_order=not regions.natural and not regions.padded)
     with torch.no_grad():
         planned = config.plan(tokens, layout, place, None)
         operator = planned.queries

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from tokenmerge.bench.machine import device_named
-from tokenmerge.bench.subject import DTYPES
 from tokenmerge.errors import UsageError
+from tokenmerge.runtime.devices import pick_device, pick_dtype
 
 
 def listed(text: str) -> list[str]:
@@ -45,11 +44,8 @@ def place_and_precision(args: argparse.Namespace) -> tuple[torch.device, torch.d
     for flag, value in (("--repeats", args.repeats), ("--batch", args.batch), ("--threads", args.threads)):
         if value is not None and value < 1:
             raise UsageError(f"{flag} is {value}: it takes a whole number of at least 1.")
-    device = device_named(args.device)
-    name = args.dtype or ("float32" if device.type == "cpu" else "bfloat16")
-    if name not in DTYPES:
-        raise UsageError(f"--dtype is {name!r}: use {', '.join(DTYPES)}.")
-    return device, DTYPES[name]
+    device = pick_device(args.device)
+    return device, pick_dtype(args.dtype, device)
 
 
 def full_command(

@@ -1,15 +1,15 @@
-"""Result files: raw times with everything needed to repeat them, written so that they are never half there."""
+"""Result files: raw times with everything needed to repeat them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from tokenmerge.errors import UsageError
+from tokenmerge.runtime.files import write_atomically
 
 FORMAT = 1
 Kind = Literal["model", "ops", "scaling"]
@@ -67,14 +67,8 @@ class Result:
         return cls(**values, measurements=measurements)
 
     def save(self, path: Path) -> None:
-        """Write the file in one move: a reader, or a crash, finds the old one or the new one whole."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            draft.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        """Write the file in one move: a reader, or a crash, finds the old one or the new one."""
+        write_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -86,5 +80,5 @@ class Result:
             raise UsageError(f"{path} is not a result of `tokenmerge bench` ({error}): make it anew.") from None
 
     def continues(self, earlier: Result) -> bool:
-        """Could `earlier` be the first repeats of this run? Only if everything but the date is the same."""
+        """Whether `earlier` can be the first repeats of this run: everything but the date must be equal."""
         return (self.kind, self.settings, self.machine) == (earlier.kind, earlier.settings, earlier.machine)

@@ -17,7 +17,7 @@ from tokenmerge.bench.result import Measurement
 from tokenmerge.bench.schedule import shortened
 from tokenmerge.bench.subject import Subject, subject_of
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.engine.root import RootSite
+from tokenmerge.engine.session import Session
 from tokenmerge.runtime.timing import Clock, Stopwatch
 
 
@@ -49,18 +49,18 @@ class ScalingTrial:
 
     @contextmanager
     def _installed(self, stopwatch: Stopwatch) -> Iterator[None]:
-        """With a stopwatch on every merge, so that the whole step and its overhead come from the very same call."""
+        """With a stopwatch on every merge, so that the full step and its overhead come from the very same call."""
         if not isinstance(self.contender, Merged):
             with self.contender.installed(self.subject):
                 yield
             return
         timed: Any = TimedConfig(shortened(self.contender.config), stopwatch)
-        root = RootSite(self.subject.model, self.subject.family, cast(MergeConfig, timed))
-        root.attach()
+        session = Session(self.subject.model, self.subject.family, cast(MergeConfig, timed))
+        session.attach()
         try:
             yield
         finally:
-            root.detach()
+            session.detach()
 
 
 def scaling_trials(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.describe import policy_of
+from tokenmerge.engine.schedule import count_steps
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ EVERY_STEP_ALIKE = Schedule({"steady": 1})
 
 
 def schedule_of(config: MergeConfig) -> Schedule:
-    """The schedule a config asks for. What is due at a whole step is made at the next that merges.
+    """The schedule a config asks for. What is due at a full step is made at the next that merges.
 
-    Where whole steps run merged as well, plans are made there, and besides only at the first step of all.
+    Where full steps run merged as well, plans are made there, and besides only at the first step of all.
 
     >>> from tokenmerge import ToMA
     >>> dict(schedule_of(ToMA.paper()).counts)
@@ -52,16 +55,17 @@ def schedule_of(config: MergeConfig) -> Schedule:
     >>> dict(schedule_of(ToMA()).counts)
     {'select': 0, 'whole': 1, 'steady': 5}
     """
-    if config.learns:
-        return Schedule({"select": 0, "whole": 1, "steady": config.whole_every - 1})
-    select_every, weights_every = config.refresh_every
-    length = math.lcm(select_every, config.whole_every or 1)
-    whole = length // config.whole_every if config.whole_every else 0
-    merged = length - whole
-    select = min(length // select_every, merged)
-    weights = min(length // weights_every, merged) - select
-    counts = {"select": select, "whole": whole, "steady": merged - select - weights, "weights": weights}
-    return Schedule({phase: count for phase, count in counts.items() if count})
+    counted = count_steps(dataclasses.replace(policy_of(config), merge_every=1), steps=None)
+    counts = {
+        "select": counted.select,
+        "whole": counted.full,
+        "steady": counted.steady,
+        "weights": counted.weights,
+    }
+    cycles = math.gcd(*counts.values())
+    # With full steps destinations are selected at the very first step, which is not counted.
+    met = [phase for phase, count in counts.items() if count or (phase == "select" and counted.full)]
+    return Schedule({phase: counts[phase] // cycles for phase in met})
 
 
 def shortened(config: MergeConfig) -> MergeConfig:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from tokenmerge.bench.interleave import Trial, interleave
-from tokenmerge.bench.machine import describe_machine
 from tokenmerge.bench.result import Kind, Measurement, Result
 from tokenmerge.errors import UsageError
+from tokenmerge.runtime.machine import describe_machine
 
 MakeTrials = Callable[[Sequence[Measurement]], Sequence[Trial]]
 

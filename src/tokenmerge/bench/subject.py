@@ -1,4 +1,4 @@
-"""The model that is measured: an architecture at full size with random weights, or one from a local folder."""
+"""The model that is measured: an architecture at full size with random weights, or one that is loaded."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.bench.machine import free_memory
-from tokenmerge.errors import ConfigError, ModelLoadError, UsageError
+from tokenmerge import zoo
+from tokenmerge.errors import ConfigError, UsageError
 from tokenmerge.models import family_of
 from tokenmerge.models import published as architectures
 from tokenmerge.models.base import Family
-from tokenmerge.runtime.model_folder import INDEX, read_json
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-TINY = "tiny-random"  # for trying the command itself: its figures mean nothing
+from tokenmerge.runtime.denoisers import load_denoiser
+from tokenmerge.runtime.machine import free_memory
+from tokenmerge.runtime.pipelines import TINY_RANDOM
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,25 +52,26 @@ def subject_of(model: nn.Module, size: tuple[int, int], batch: int, family: Fami
     return Subject(model, family, size, batch, inputs)
 
 
-def load_model(name: str, device: torch.device, dtype: torch.dtype, blocks: Sequence[int] | None) -> nn.Module:
-    """Build the architecture `name`, or load the denoiser of a model in the folder `name`, if it fits."""
-    if name == TINY:
-        from tokenmerge.runtime.tiny_random import build_tiny_random
-
-        return placed(build_tiny_random().unet, device, dtype)
+def load_model(
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    blocks: Sequence[int] | None = None,
+    allow_pickle: bool = False,
+) -> nn.Module:
+    """Build the architecture `name` with random weights, if it fits; or load the denoiser of a model."""
     if name in architectures.ARCHITECTURES:
         shape = architectures.build(name, blocks=blocks)
         _check_fits(name, sum(weight.numel() for weight in shape.parameters()) * dtype.itemsize, device, dtype, blocks)
         return architectures.build(name, device, dtype, blocks)
     if blocks is not None:
         raise UsageError(f"--blocks cuts an architecture built by name, and --model is {name!r}: leave --blocks out.")
-    if Path(name).is_dir():
-        return placed(_load_folder(Path(name), dtype), device, dtype)
-    try:
-        architectures.architecture(name)
-    except ConfigError as error:
-        raise UsageError(f"--model: {error} A folder with a diffusers model works as well.") from None
-    raise AssertionError("an architecture that is neither known nor unknown")
+    if name != TINY_RANDOM and name not in zoo.list_models() and not Path(name).expanduser().is_dir():
+        try:
+            architectures.architecture(name)
+        except ConfigError as error:
+            raise UsageError(f"--model: {error} A folder with a diffusers model works as well.") from None
+    return placed(load_denoiser(name, dtype, allow_pickle), device, dtype)
 
 
 def placed(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -100,30 +100,6 @@ def _check_fits(name: str, needed: int, device: torch.device, dtype: torch.dtype
         f"{name} needs {needed / 1e9:.1f} GB for its weights in {precision}, and {free / 1e9:.1f} GB are free on "
         f"{device}: use {' or '.join(ways)}."
     )
-
-
-def _load_folder(folder: Path, dtype: torch.dtype) -> nn.Module:
-    from diffusers import AutoModel
-
-    subfolder = None
-    if (folder / INDEX).exists():
-        index = read_json(folder / INDEX)
-        subfolder = next((name for name in ("unet", "transformer") if name in index), None)
-    try:
-        model: nn.Module = AutoModel.from_pretrained(
-            str(folder),  # a Path to a bare model fails in AutoModel
-            subfolder=subfolder,
-            torch_dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-    except Exception as error:  # diffusers raises many kinds; to the user they are all one
-        raise ModelLoadError(
-            f"no model could be loaded from {folder}: {error} Give the folder of a diffusers pipeline, or of its unet "
-            f"or transformer."
-        ) from error
-    return model
 
 
 def _at_step(timestep: Tensor | float, step: int) -> Tensor | float:

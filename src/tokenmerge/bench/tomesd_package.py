@@ -21,7 +21,7 @@ def require_tomesd() -> None:
         import tomesd  # noqa: F401
     except ImportError:
         raise UsageError(
-            "tomesd-package needs the tomesd package: install it with `pip install tomesd==0.1.3`, or leave "
+            "tomesd-package needs the tomesd package: install it with `pip install 'tokenmerge[bench]'`, or leave "
             "tomesd-package out of --methods."
         ) from None
 

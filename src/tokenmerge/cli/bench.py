@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenmerge.cli.options import add_pickle_option
 from tokenmerge.errors import UsageError
 from tokenmerge.methods.named import METHODS
 
@@ -48,7 +49,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         default="sd15",
-        help="sd15, sd21, sdxl, pixart, sd3-medium, flux, ... or a folder with a diffusers model (default: sd15)",
+        help="sd15, sd21, sdxl, pixart, sd3-medium, flux, ... with random weights; or emoji-sd, emoji-flux or a folder "
+        "with a diffusers model (default: sd15)",
     )
     parser.add_argument("--size", help="pixels: 768, or 768x512 for width x height (default: the model's own)")
     parser.add_argument(
@@ -73,6 +75,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         choices=("blocks", "model"),
         help="torch.compile the transformer blocks, or the whole model; each turn compiles anew, untimed",
     )
+    add_pickle_option(parser)
     parser.add_argument("--no-limit", action="store_true", help="do not time the model with its blocks deleted")
     _add_common(parser, ratios="0.5,0.75")
 
@@ -115,13 +118,13 @@ def _add_common(parser: argparse.ArgumentParser, ratios: str, nested: bool = Fal
 
     add("--batch", 1, "samples in a call (default: 1)", type=int)
     add("--repeats", 5, "turns of each method (default: 5)", type=int)
-    add("--device", None, "cpu, cuda, cuda:1, ... (default: cuda if there is one)")
-    add("--dtype", None, "float32, bfloat16 or float16 (default: float32 on a CPU, else bfloat16)")
+    add("--device", None, "cpu, cuda, cuda:1 or mps (default: the best there is)")
+    add("--dtype", None, "float32, float16 or bfloat16 (default: float32 on a CPU, half precision elsewhere)")
     add("--threads", None, "CPU threads torch is held to (default: as many as it takes by itself)", type=int)
     add("--out", None, "result file (.json), written after every repeat", type=Path)
     add("--resume", False, "continue the result file: measure the repeats it lacks", action="store_true")
     add("--overwrite", False, "replace the result file", action="store_true")
-    add("--plot", None, "draw the result into this file (.svg, .png, .pdf); needs matplotlib", type=Path)
+    add("--plot", None, "plot the result into this file (.svg, .png, .pdf); needs matplotlib", type=Path)
     add("--json", False, "print the result as JSON instead of a table", action="store_true")
 
 
@@ -145,7 +148,7 @@ def _run_model(args: argparse.Namespace) -> int:
     blocks = None if args.blocks is None else whole_numbers("--blocks", args.blocks)
     device, dtype = place_and_precision(args)
     _check_outputs(args)
-    model = load_model(args.model, device, dtype, blocks)
+    model = load_model(args.model, device, dtype, blocks, args.allow_pickle)
     if args.methods is None:
         methods = _without_unfit_package(methods, model)
     subject = subject_of(model, (height, width), args.batch)
@@ -165,6 +168,7 @@ def _run_model(args: argparse.Namespace) -> int:
         "--set": args.set,
         "--blocks": None if blocks is None else joined(blocks),
         "--compile": args.compile,
+        "--allow-pickle": args.allow_pickle,
         "--no-limit": args.no_limit,
     }
 
@@ -246,11 +250,11 @@ def _measure(
     make_trials: MakeTrials,
 ) -> int:
     """Run trials to a result, and show it."""
-    from tokenmerge.bench.machine import pinned_threads
     from tokenmerge.bench.options import full_command
     from tokenmerge.bench.plots import plot
     from tokenmerge.bench.session import Output, run_session
     from tokenmerge.bench.tables import machine_line, table_of, title_of
+    from tokenmerge.runtime.machine import pinned_threads
 
     settings |= {
         "batch": args.batch,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tokenmerge.config.base import MergeConfig
     from tokenmerge.report.explanation import Explanation
-    from tokenmerge.runtime.generation import Picture
+    from tokenmerge.runtime.generation import ImageRequest
     from tokenmerge.runtime.pipelines import LoadedPipeline
 
 MOST_REPEATS = 100
@@ -30,9 +30,9 @@ WARM_UP_STEPS = 2
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "compare",
-        help="draw the same image unmerged and merged, and time both",
-        description="Draw the same prompt and seed unmerged and merged. Writes both images, a side-by-side picture and "
-        "a JSON with timings, PSNR and SSIM into one folder. Without --model it works offline, with a small model.",
+        help="generate the same image unmerged and merged, and time both",
+        description="Generate the same prompt and seed unmerged and merged. Writes both images, the two side by side, "
+        "and a JSON with timings, PSNR and SSIM into one folder. Without --model it works offline, with a small model.",
         epilog=options.methods_listed(),
         formatter_class=options.HelpFormatter,
     )
@@ -50,28 +50,28 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    picture = options.read_picture(args, "compare")
+    wanted = options.read_image_request(args, "compare")
     config = options.read_method(args)
     assert config is not None
     keep = options.read_keep(args.keep)
     repeats = options.read_whole("--repeats", args.repeats, 1, MOST_REPEATS)
 
     from tokenmerge.cli.files import writable_folder
-    from tokenmerge.cli.report import about_picture, print_cut, print_notice
+    from tokenmerge.cli.report import about_image, print_cut, print_notice
 
     folder = writable_folder(args.out)
 
     from tokenmerge.runtime.fidelity import fidelity
-    from tokenmerge.runtime.generation import check_picture
+    from tokenmerge.runtime.generation import check_request
     from tokenmerge.runtime.pipelines import load_pipeline
 
     loaded = load_pipeline(args.model, args.device, args.dtype, args.allow_pickle)
     print_notice(loaded)
-    check_picture(loaded, picture)
-    print_cut(loaded, picture)
-    pair = _draw_pair(loaded, picture, config, keep, repeats)
+    check_request(loaded, wanted)
+    print_cut(loaded, wanted)
+    pair = _generate_pair(loaded, wanted, config, keep, repeats)
     result = {
-        **about_picture(loaded, picture, pair.unmerged.size, args.method, config),
+        **about_image(loaded, wanted, pair.unmerged.size, args.method, config),
         **pair.timings(),
         **asdict(fidelity(pair.unmerged, pair.merged)),
         "explain": pair.explanation.to_dict(),
@@ -107,22 +107,23 @@ class Pair:
         }
 
 
-def _draw_pair(loaded: LoadedPipeline, picture: Picture, config: MergeConfig, keep: Image | None, repeats: int) -> Pair:
-    """Warm up, then draw unmerged and merged in turn, so that a noisy machine hits both alike."""
+def _generate_pair(
+    loaded: LoadedPipeline, wanted: ImageRequest, config: MergeConfig, keep: Image | None, repeats: int
+) -> Pair:
+    """Warm up, then generate unmerged and merged in turn, so that a noisy machine hits both alike."""
     from tokenmerge.api import merged
-    from tokenmerge.runtime.generation import draw
 
-    short = replace(picture, steps=min(WARM_UP_STEPS, picture.steps))
+    short = replace(wanted, steps=min(WARM_UP_STEPS, wanted.steps))
     with merged(loaded.pipe, config, keep):  # first, so that a config that does not suit the model fails soon
-        draw(loaded, short, "warm-up, merged")
-    draw(loaded, short, "warm-up, unmerged")
+        loaded.generate(short, progress="warm-up, merged")
+    loaded.generate(short, progress="warm-up, unmerged")
     seconds: dict[str, list[float]] = {"unmerged": [], "merged": []}
     for number in range(1, repeats + 1):
         of = f" {number}/{repeats}" if repeats > 1 else ""
-        unmerged_image, taken = draw(loaded, picture, f"unmerged{of}")
+        unmerged_image, taken = loaded.generate(wanted, progress=f"unmerged{of}")
         seconds["unmerged"].append(taken)
         with merged(loaded.pipe, config, keep) as handle:
-            merged_image, taken = draw(loaded, picture, f"merged{of}")
+            merged_image, taken = loaded.generate(wanted, progress=f"merged{of}")
             explanation = handle.explain() if number == repeats else None
         seconds["merged"].append(taken)
     assert explanation is not None
@@ -130,17 +131,17 @@ def _draw_pair(loaded: LoadedPipeline, picture: Picture, config: MergeConfig, ke
 
 
 def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
-    from tokenmerge.cli.files import save_image, save_json
     from tokenmerge.cli.side_by_side import side_by_side
+    from tokenmerge.runtime.files import write_image, write_json
 
     about = {
         key: result[key] for key in ("prompt", "negative", "seed", "steps", "size", "guidance", "model", "versions")
     }
-    save_image(pair.unmerged, folder / "unmerged.png", {**about, "method": options.NO_METHOD, "config": None})
+    write_image(folder / "unmerged.png", pair.unmerged, {**about, "method": options.NO_METHOD, "config": None})
     merged_about = {**about, "method": result["method"], "config": result["config"]}
-    save_image(pair.merged, folder / "merged.png", merged_about)
+    write_image(folder / "merged.png", pair.merged, merged_about)
     model = (
-        "tiny random model, its pictures mean nothing" if result["model"]["random_weights"] else result["model"]["name"]
+        "tiny random model, its images mean nothing" if result["model"]["random_weights"] else result["model"]["name"]
     )
     sheet = side_by_side(
         [
@@ -149,8 +150,8 @@ def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
         ],
         f"“{result['prompt']}”, seed {result['seed']}, {result['steps']} steps, {model}",
     )
-    save_image(sheet, folder / "side_by_side.png")
-    save_json(result, folder / "compare.json")
+    write_image(folder / "side_by_side.png", sheet)
+    write_json(folder / "compare.json", result)
 
 
 def _print_table(result: dict[str, Any], pair: Pair, folder: Path) -> None:
@@ -185,7 +186,7 @@ def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
     runs = len(result["seconds"]["merged"])
     counted = "; ".join(f"{model.model} had {model.measured}" for model in pair.explanation.models if model.measured)
     return (
-        f"Whole pictures, prompt to pixels: {runs} run{'s' if runs > 1 else ''} of each after a warm-up, with all that "
+        f"From prompt to pixels: {runs} run{'s' if runs > 1 else ''} of each after a warm-up, with all that "
         f"merging takes. {counted}."
     )
 

@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     group.add_argument(
         "--limit", metavar="N", help="take only the first N prompts; may be raised later in the same folder"
     )
-    group.add_argument("--seeds", metavar="N", help="draw N seeds for each prompt")
+    group.add_argument("--seeds", metavar="N", help="sample N seeds for each prompt")
     group.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels, 768x512 or 512")
     group.add_argument("--steps", metavar="N", help="denoising steps")
     group.add_argument("--real-images", metavar="FOLDER", type=Path, help="real images, for FID to them")
@@ -90,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _require_packages() -> None:
-    missing = [name for name in ("torchmetrics", "matplotlib") if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in ("filelock", "matplotlib", "pyarrow", "tomli_w") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise UsageError(f"this command needs {' and '.join(missing)}: pip install 'tokenmerge[eval]'.")
 

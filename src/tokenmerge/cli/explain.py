@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "explain",
         help="what would be merged where in a model, and what it saves",
         description="Show block by block what would be merged in a model, and the multiply-adds it saves. Nothing is "
-        "downloaded or drawn: the model is built without weights.",
+        "downloaded or generated: the model is built without weights.",
         epilog=f"{models}\n\n{options.methods_listed()}",
         formatter_class=options.HelpFormatter,
     )
@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--batch", default="1", metavar="N", help="images at once; guidance doubles them in most models (default: 1)"
     )
     parser.add_argument(
-        "--steps", metavar="N", help="of the picture; of few steps more run whole, and less is saved (default: many)"
+        "--steps", metavar="N", help="of the image; of few steps more run whole, and less is saved (default: many)"
     )
     options.add_method_options(parser)
     parser.add_argument(
@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from tokenmerge.api import apply
     from tokenmerge.autotune.break_even import worthwhile
     from tokenmerge.report.explain import native_size
+    from tokenmerge.runtime.denoisers import load_denoiser_on_meta
     from tokenmerge.runtime.generation import MOST_STEPS
-    from tokenmerge.runtime.pipelines import load_denoiser_on_meta
 
     steps = None if args.steps is None else options.read_whole("--steps", args.steps, 1, MOST_STEPS)
     model = _with_weights(args.model) if args.measure else load_denoiser_on_meta(args.model)
@@ -71,9 +71,10 @@ def run(args: argparse.Namespace) -> int:
 def _with_weights(name: str | None) -> nn.Module:
     from tokenmerge.api import denoisers_of
     from tokenmerge.bench.subject import load_model
-    from tokenmerge.runtime.pipelines import load_pipeline, pick_device, pick_dtype
+    from tokenmerge.runtime.devices import pick_device, pick_dtype
+    from tokenmerge.runtime.pipelines import load_pipeline
 
     if name in ARCHITECTURES:
         device = pick_device(None)
-        return load_model(name, device, pick_dtype(None, device), blocks=None)
+        return load_model(name, device, pick_dtype(None, device))
     return denoisers_of(load_pipeline(name).pipe)[0]

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
-from typing import Any
-
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from tokenmerge.errors import UsageError
 
@@ -36,27 +31,6 @@ def writable_image(path: str | Path) -> Path:
         raise UsageError(f"--out is {str(path)!r}: give a file that ends in {', '.join(IMAGE_TYPES)}, or a folder.")
     writable_folder(file.parent)
     return file
-
-
-def save_image(image: Image.Image, file: Path, about: dict[str, Any] | None = None) -> None:
-    """Write an image; a PNG also carries how it was made, as JSON under "tokenmerge"."""
-    options: dict[str, Any] = {}
-    if file.suffix.lower() == ".png" and about is not None:
-        options["pnginfo"] = PngInfo()
-        options["pnginfo"].add_itxt("tokenmerge", json.dumps(about))
-    try:
-        image.save(file, **options)
-    except OSError as error:
-        raise UsageError(f"cannot write {file} ({_reason(error)}): make room, or give another --out.") from error
-
-
-def save_json(values: dict[str, Any], file: Path) -> None:
-    """Write values as JSON that any reader takes: no NaN, no infinity."""
-    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {file} ({_reason(error)}): make room, or give another --out.") from error
 
 
 def _reason(error: OSError) -> str:

@@ -16,8 +16,8 @@ from tokenmerge.methods.named import ratio_field
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "generate",
-        help="draw one image with merged tokens",
-        description="Draw one image with merged tokens. Without --model it works offline, with a small model.",
+        help="generate one image with merged tokens",
+        description="Generate one image with merged tokens. Without --model it works offline, with a small model.",
         epilog=options.methods_listed(),
         formatter_class=options.HelpFormatter,
     )
@@ -34,29 +34,30 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    picture = options.read_picture(args, "generate")
+    wanted = options.read_image_request(args, "generate")
     config = options.read_method(args, none_allowed=True)
     keep = options.read_keep(args.keep)
     if keep is not None and config is None:
         raise UsageError("--keep says what merging must leave alone, and --method none merges nothing: leave one out.")
 
-    from tokenmerge.cli.files import save_image, writable_image
-    from tokenmerge.cli.report import about_picture, print_cut, print_notice
+    from tokenmerge.cli.files import writable_image
+    from tokenmerge.cli.report import about_image, print_cut, print_notice
+    from tokenmerge.runtime.files import write_image
 
     file = writable_image(args.out)
 
     from tokenmerge.api import merged
-    from tokenmerge.runtime.generation import check_picture, draw
+    from tokenmerge.runtime.generation import check_request
     from tokenmerge.runtime.pipelines import load_pipeline
 
     loaded = load_pipeline(args.model, args.device, args.dtype, args.allow_pickle)
     print_notice(loaded)
-    check_picture(loaded, picture)
-    print_cut(loaded, picture)
+    check_request(loaded, wanted)
+    print_cut(loaded, wanted)
     with nullcontext() if config is None else merged(loaded.pipe, config, keep):
-        image, seconds = draw(loaded, picture, progress="generating")
-    about = about_picture(loaded, picture, image.size, args.method, config)
-    save_image(image, file, about)
+        image, seconds = loaded.generate(wanted, progress="generating")
+    about = about_image(loaded, wanted, image.size, args.method, config)
+    write_image(file, image, about)
     if args.json:
         print(json.dumps({**about, "seconds": seconds, "file": str(file)}, indent=2))
     else:

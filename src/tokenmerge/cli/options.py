@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import ConfigError, UsageError
 from tokenmerge.methods.named import METHODS, named_config
-from tokenmerge.runtime.generation import LARGEST_SEED, LARGEST_SIDE, LATENT, MOST_STEPS, Picture, check_size
+from tokenmerge.runtime.generation import LARGEST_SEED, LARGEST_SIDE, LATENT, MOST_STEPS, ImageRequest, check_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,12 +31,12 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    """What to draw, and how."""
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to draw, in quotes")
-    group = parser.add_argument_group("the picture")
-    group.add_argument("--negative", metavar="PROMPT", help="what not to draw, where the model takes that")
+    """What to generate, and how."""
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to generate, in quotes")
+    group = parser.add_argument_group("the image")
+    group.add_argument("--negative", metavar="PROMPT", help="what not to generate, where the model takes that")
     group.add_argument(
-        "--seed", default="0", metavar="N", help="start of the noise; the same seed gives the same picture"
+        "--seed", default="0", metavar="N", help="start of the noise; the same seed gives the same image"
     )
     group.add_argument("--steps", default="20", metavar="N", help="denoising steps (default: 20)")
     group.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels, 768x512 or 512 (default: the model's own)")
@@ -61,7 +61,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add_pickle_option(group)
 
 
-def add_pickle_option(group: argparse._ArgumentGroup) -> None:
+def add_pickle_option(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--allow-pickle",
         action="store_true",
@@ -145,11 +145,11 @@ def methods_listed() -> str:
     return "methods:\n" + "\n".join(lines)
 
 
-def read_picture(args: argparse.Namespace, command: str) -> Picture:
+def read_image_request(args: argparse.Namespace, command: str) -> ImageRequest:
     """What the options of `add_prompt_options` ask for."""
     if args.prompt is None or not args.prompt.strip():
-        raise UsageError(f'no prompt was given: say what to draw, as in `tokenmerge {command} "red apple"`.')
-    return Picture(
+        raise UsageError(f'no prompt was given: say what to generate, as in `tokenmerge {command} "red apple"`.')
+    return ImageRequest(
         prompt=args.prompt,
         negative=args.negative,
         seed=read_seed(args.seed),
@@ -247,11 +247,11 @@ def read_guidance(text: str | None) -> float | None:
 
 
 def read_seed(text: str) -> int:
-    """A seed; larger ones would repeat the pictures of smaller ones."""
+    """A seed; larger ones would repeat the images of smaller ones."""
     if text.isdecimal() and len(text) < 100 and int(text) > LARGEST_SEED:
         raise UsageError(
             f"--seed is {text!r}: it takes a whole number from 0 to {LARGEST_SEED}, for no more than 32 bits of a seed "
-            f"reach the noise. {int(text) % (LARGEST_SEED + 1)} gives the picture that this one would."
+            f"reach the noise. {int(text) % (LARGEST_SEED + 1)} gives the image that this one would."
         )
     return read_whole("--seed", text, 0, LARGEST_SEED)
 

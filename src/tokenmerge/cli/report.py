@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.eval.prompts import prompt_fits
-from tokenmerge.runtime.generation import Picture
+from tokenmerge.runtime.generation import ImageRequest
+from tokenmerge.runtime.machine import library_versions
 from tokenmerge.runtime.pipelines import LoadedPipeline
 
 
@@ -21,25 +20,25 @@ def print_notice(loaded: LoadedPipeline) -> None:
         print(f"note: {loaded.notice}", file=sys.stderr)
 
 
-def print_cut(loaded: LoadedPipeline, picture: Picture) -> None:
+def print_cut(loaded: LoadedPipeline, wanted: ImageRequest) -> None:
     """The line that a model will not read all of a prompt: pipelines cut it, and say so where nobody looks."""
     fits = prompt_fits(loaded.pipe)
-    for name, text in (("prompt", picture.prompt), ("negative prompt", picture.negative)):
+    for name, text in (("prompt", wanted.prompt), ("negative prompt", wanted.negative)):
         if text is not None and not fits(text):
-            print(f"note: the {name} is longer than {loaded.name} reads, its end is not drawn.", file=sys.stderr)
+            print(f"note: the {name} is longer than {loaded.name} reads, its end is not generated.", file=sys.stderr)
 
 
-def about_picture(
-    loaded: LoadedPipeline, picture: Picture, size: tuple[int, int], method: str, config: MergeConfig | None
+def about_image(
+    loaded: LoadedPipeline, wanted: ImageRequest, size: tuple[int, int], method: str, config: MergeConfig | None
 ) -> dict[str, Any]:
-    """Everything needed to draw the picture again, as plain JSON values."""
+    """Everything needed to generate the image again, as plain JSON values."""
     return {
-        "prompt": picture.prompt,
-        "negative": picture.negative,
-        "seed": picture.seed,
-        "steps": picture.steps,
+        "prompt": wanted.prompt,
+        "negative": wanted.negative,
+        "seed": wanted.seed,
+        "steps": wanted.steps,
         "size": list(size),
-        "guidance": picture.guidance,
+        "guidance": wanted.guidance,
         "model": {
             "name": loaded.name,
             "random_weights": loaded.random,
@@ -48,9 +47,6 @@ def about_picture(
         },
         "method": method,
         "config": None if config is None else config.to_dict(),
-        "versions": {
-            "python": platform.python_version(),
-            **{package: version(package) for package in ("tokenmerge", "torch", "diffusers", "transformers")},
-        },
+        "versions": library_versions(),
         "threads": torch.get_num_threads(),
     }

@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "serve",
         help="see what merging does, in a browser",
-        description="Serve a page that draws the same image unmerged and merged, shows what is merged inside the "
+        description="Serve a page that generates the same image unmerged and merged, shows what is merged inside the "
         "model, and sweeps over methods and ratios. It is served to this machine alone, and works offline with a small "
         "model. Needs the extra `web`: pip install 'tokenmerge[web]'.",
         formatter_class=options.HelpFormatter,

@@ -1,4 +1,4 @@
-"""A picture of two pictures, with a line over each and the prompt below."""
+"""An image of two images, with a line over each and the prompt below."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 MARGIN = 16
 BACKGROUND, INK, FAINT = "white", "#1a1a1a", "#666666"
-SMALLEST_PANEL = 320  # narrower pictures leave no room for their labels
+SMALLEST_PANEL = 320  # narrower images leave no room for their labels
 
 
 def side_by_side(panels: list[tuple[Image.Image, str, str]], caption: str) -> Image.Image:
-    """Panels of (picture, title, remark) in a row over a caption. Pictures keep their pixels, small ones enlarged."""
+    """Panels of (image, title, remark) in a row over a caption. Images keep their pixels, small ones enlarged."""
     width, height = panels[0][0].size
     scale = max(1, -(-SMALLEST_PANEL // width))
     width, height = width * scale, height * scale
@@ -24,11 +24,11 @@ def side_by_side(panels: list[tuple[Image.Image, str, str]], caption: str) -> Im
     top = MARGIN + 2 * line
     sheet = Image.new("RGB", (full, top + height + MARGIN // 2 + line * len(lines) + MARGIN), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
-    for index, (picture, title, remark) in enumerate(panels):
+    for index, (image, title, remark) in enumerate(panels):
         left = MARGIN + index * (width + MARGIN)
         draw.text((left, MARGIN // 2), title, INK, title_font)
         draw.text((left, MARGIN // 2 + line), remark, FAINT, text_font)
-        sheet.paste(picture.convert("RGB").resize((width, height), Image.Resampling.NEAREST), (left, top))
+        sheet.paste(image.convert("RGB").resize((width, height), Image.Resampling.NEAREST), (left, top))
     for number, text in enumerate(lines):
         draw.text((MARGIN, top + height + MARGIN // 2 + number * line), text, FAINT, text_font)
     return sheet

@@ -13,8 +13,8 @@ from tokenmerge.errors import UsageError
 MOST_PROMPTS = 1000
 
 DESCRIPTION = """\
-Draws your prompts unmerged, then with one config after the other, the one with the least work first, and stops at the \
-first whose images are close enough. Write it down with --out and use it with --config.
+Generates your prompts unmerged, then with one config after the other, the one with the least work first, and stops at \
+the first whose images are close enough. Write it down with --out and use it with --config.
 
   tokenmerge tune "red apple" "old boat" --min-psnr 30 --out config.json
   tokenmerge generate "green pear" --config config.json
@@ -28,12 +28,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description=DESCRIPTION,
         formatter_class=options.HelpFormatter,
     )
-    parser.add_argument("prompts", metavar="PROMPT", nargs="*", help="what you draw, in quotes; a handful")
+    parser.add_argument("prompts", metavar="PROMPT", nargs="*", help="what you generate, in quotes; a handful")
     parser.add_argument("--prompts", dest="file", metavar="FILE", help="a text file with a prompt on each line")
     parser.add_argument(
         "--min-psnr", default="30", metavar="DB", help="decibels to the unmerged image, on average (default: 30)"
     )
-    parser.add_argument("--seeds", default="1", metavar="N", help="pictures of each prompt (default: 1)")
+    parser.add_argument("--seeds", default="1", metavar="N", help="images of each prompt (default: 1)")
     parser.add_argument("--steps", default="20", metavar="N", help="denoising steps (default: 20)")
     parser.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels, 768x512 or 512 (default: the model's own)")
     parser.add_argument("--guidance", metavar="X", help="how strictly to follow the prompt (default: the model's own)")
@@ -52,8 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if size is not None:
         asked["width"], asked["height"] = size
 
-    from tokenmerge.cli.files import save_json, writable_folder
+    from tokenmerge.cli.files import writable_folder
     from tokenmerge.cli.report import print_notice
+    from tokenmerge.runtime.files import write_json
 
     file = None if args.out is None else Path(args.out).expanduser()
     if file is not None:
@@ -62,17 +63,17 @@ def run(args: argparse.Namespace) -> int:
         writable_folder(file.parent)
 
     from tokenmerge.autotune.tune import tune
-    from tokenmerge.runtime.generation import Picture, check_picture, guidance_arguments
+    from tokenmerge.runtime.generation import ImageRequest, check_request, guidance_arguments
     from tokenmerge.runtime.pipelines import load_pipeline
 
     loaded = load_pipeline(args.model, args.device, args.dtype, args.allow_pickle)
     print_notice(loaded)
     for prompt in prompts:
-        check_picture(loaded, Picture(prompt, size=size, guidance=guidance))
+        check_request(loaded, ImageRequest(prompt, size=size, guidance=guidance))
     asked |= guidance_arguments(loaded.pipe, guidance)
     found = tune(loaded.pipe, prompts, min_psnr, seeds=range(seeds), **asked)
     if file is not None:
-        save_json(found.config.to_dict(), file)
+        write_json(file, found.config.to_dict())
     if args.json:
         print(json.dumps({**found.to_dict(), "file": None if file is None else str(file)}, indent=2))
     else:

@@ -17,7 +17,7 @@ from torch import Tensor
 from tokenmerge.config.checks import check_choice, check_flag, check_whole, listed, store_tuple
 from tokenmerge.config.ratio import Ratio, is_number, is_ratio, moments, ratio_at, stored_ratio, varies
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 
 Scope = Literal["site", "block", "stack"]
 Share = Literal["layer", "level", "model"]
@@ -30,34 +30,27 @@ LEARNS_ABOVE = 0.75
 class MergeConfig:
     """Options common to every method.
 
-    ratio: fraction of the tokens merged away; 0.5 keeps half. More is faster and blurs more; try 0.3 to 0.6 first.
-        A list is stretched over the steps: [0.2, 0.6] merges less in the first half. 0 leaves those steps alone. Every
-        change of the ratio needs a new selection, so few different values are fastest.
+    ratio: fraction of the tokens merged away; 0.5 keeps half. More is faster and blurs more. A list is stretched over
+        the steps: [0.2, 0.6] merges less in the first half. 0 leaves those steps alone. Every change of the ratio needs
+        a new selection, so few different values are fastest.
     parts: which parts of a block run on merged tokens: self-attention, cross-attention, MLP. All three are fastest;
         "self" alone is safest.
     scope: merge around each part ("site", keeps most detail), once per block ("block"), or once per run of
         consecutive blocks ("stack", least overhead; in UNets the projections around them are merged too). None is
-        "stack" where whole steps lend their detail and both the other options and the model allow it, and "site"
-        elsewhere.
+        "stack" with full steps, if the other options and the model allow it, and "site" otherwise.
     share: which blocks use one plan: each its own ("layer"), those of one UNet level ("level"), all on the same grid
         ("model"). Wider sharing means fewer selections.
-    select_every: steps for which a choice of destinations is kept; until the next whole step, where those tell what
-        merging loses.
-    merge_every: merge at every so many steps, and run the others whole. 1 is fastest; 3 is what ToMA's authors do.
-    detail_every: run every so many steps whole, the second step first, and add to the merged ones after it the detail
-        that merging loses (see `tokenmerge.engine.detail`). Where most is merged, such a step runs merged as well, to
-        tell exactly what is lost. 0 never does. None takes what suits the method. Costs memory for two outputs of each
-        part; a wider scope has fewer of them.
-    detail_within: where steps are few and large, whole ones come sooner than `detail_every` says: the first step at
-        which this share of the noise has gone since the last whole one is the next, every second at the soonest. Lower
-        is closer to the picture and slower. None leaves it to the method where `detail_every` is None; elsewhere steps
-        are counted and nothing else.
-    thin_keys: where some steps run whole for their detail, let self-attention on fine levels read one key of every tile
-        (see `tokenmerge.engine.thin_keys`), if the model takes keys of its own (UNets, PixArt). Hardly seen, and up to
-        twice as fast. Nothing is thinned where tiles do not divide the grid, under a `keep` mask, or with fused
-        projections, nor at merged steps where an option says otherwise which tokens are kept (`kv_ratio`).
+    select_every: Re-select destination tokens every this many steps. With full steps, re-selection waits for the next.
+    merge_every: Merge at every this many steps and run the others full. 1 is fastest; ToMA's authors use 3.
+    detail_every: Run every this many steps full, and add the merging error measured there to the merged steps that
+        follow (see `tokenmerge.engine.correction`). Fewer is closer to the image and slower; 0 never does. None takes
+        what suits the method. Costs memory for two outputs of each span; a wider scope has fewer.
+    detail_within: Also run a full step once this fraction of the noise has been removed since the last one (never two
+        in a row). Matters below about 15 steps. None leaves it to the method.
+    thin_keys: Whether self-attention on fine levels reads one key of every tile at full steps, if the model takes keys
+        as an argument (UNets, PixArt). Up to twice as fast, with no visible effect.
     proportional: keys that stand for many tokens weigh that much more in self-attention. Costs a few per cent of the
-        attention and keeps the image far closer; only an ablation would turn it off.
+        attention and keeps the image closer.
     skip_blocks: blocks left alone: a number (the first so many), two numbers (so many first and so many last), or
         names and name patterns such as "mid_block.*". None takes what suits the model (10 for Flux, none elsewhere).
     min_tokens: levels with fewer tokens are left alone, because merging them costs more than it saves.
@@ -126,7 +119,7 @@ class MergeConfig:
         """`layout_at` with the tokens `aside` kept as they are: none merged into them, and they into none."""
         raise NotImplementedError
 
-    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are made anew."""
         raise NotImplementedError
 
@@ -188,15 +181,6 @@ class MergeConfig:
         """Do the options but for the scope allow that whole blocks are merged?"""
         every_part = set(self.parts) == set(self.allowed_parts)
         return "stack" in self.scopes and every_part and not self.merges_only_keys
-
-    def share_merged(self, steps: int | None = None) -> float:
-        """The share of the steps that merge: of so many, evenly spaced; of too many for `whole_within` where None."""
-        if not self.whole_every:
-            return 1 / self.merge_every
-        if steps is None:
-            return 1 - 1 / self.whole_every
-        within = max(2, math.ceil(self.whole_within * steps - 1e-6)) if self.whole_within <= 1 else steps
-        return 1 - len(range(1, steps, min(self.whole_every, within))) / steps
 
     def moments(self) -> list[float]:
         """Each progress at which a ratio may change (see `config.ratio.moments`)."""

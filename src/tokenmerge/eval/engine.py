@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tokenmerge.eval.experiment import Experiment
+from tokenmerge.eval.image_maker import ImageMaker, MadeImage
 from tokenmerge.eval.pairs import Pair
-from tokenmerge.eval.picture import Picture, PictureMaker
 from tokenmerge.eval.records import Record
 from tokenmerge.eval.variants import Variant
 
@@ -28,7 +28,7 @@ class Work:
 class Made:
     pair: Pair
     variant: Variant
-    picture: Picture
+    image: MadeImage
 
 
 class Engine(Protocol):
@@ -47,13 +47,13 @@ class Engine(Protocol):
 class LocalEngine:
     """Makes images in this process. The model is loaded when the first is asked for."""
 
-    def __init__(self, experiment: Experiment, load: Callable[[Experiment], PictureMaker]) -> None:
+    def __init__(self, experiment: Experiment, load: Callable[[Experiment], ImageMaker]) -> None:
         self._experiment = experiment
         self._load = load
-        self._maker: PictureMaker | None = None
+        self._maker: ImageMaker | None = None
 
     @property
-    def maker(self) -> PictureMaker:
+    def maker(self) -> ImageMaker:
         if self._maker is None:
             self._maker = self._load(self._experiment)
         return self._maker

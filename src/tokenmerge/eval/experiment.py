@@ -10,10 +10,10 @@ from typing import Any
 
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.eval.strict_toml import TomlTable, read_toml, to_toml
+from tokenmerge.runtime.devices import DTYPES
 from tokenmerge.runtime.generation import LARGEST_SEED, LARGEST_SIDE, MOST_STEPS
 
 METRICS = ("mse", "psnr", "ssim", "lpips", "fid", "fid_real", "clip", "dino")
-DTYPES = ("auto", "float32", "float16", "bfloat16")
 MOST_VARIANTS = 200
 MOST_IMAGES = 2_000_000
 
@@ -161,7 +161,7 @@ def _sub(table: TomlTable, key: str, kind: type) -> TomlTable:
 def _model(table: TomlTable) -> ModelChoice:
     return ModelChoice(
         name=table.text("name", ""),
-        dtype=table.choice("dtype", "auto", DTYPES),
+        dtype=table.choice("dtype", "auto", ("auto", *DTYPES)),
         device=table.text("device", "auto"),
         threads=table.whole("threads", 0, 0, 4096),
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.eval.experiment import Experiment
-from tokenmerge.eval.picture import PictureMaker
+from tokenmerge.eval.image_maker import ImageMaker
 from tokenmerge.runtime.pipelines import load_pipeline
 
 
-def load_maker(experiment: Experiment, allow_pickle: bool = False) -> PictureMaker:
+def load_maker(experiment: Experiment, allow_pickle: bool = False) -> ImageMaker:
     """Load the experiment's model; what it cannot do shows here, before the first image.
 
     Pickles are for the person at the keyboard to allow: an experiment, which may be anybody's, cannot.
@@ -30,4 +30,4 @@ def load_maker(experiment: Experiment, allow_pickle: bool = False) -> PictureMak
             )
     if image.guidance is not None and not loaded.takes("guidance_scale"):
         raise ExperimentError(f"{loaded.name} takes no guidance: leave guidance out of [image].")
-    return PictureMaker(experiment, loaded.pipe)
+    return ImageMaker(experiment, loaded.pipe)

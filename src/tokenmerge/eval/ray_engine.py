@@ -17,9 +17,9 @@ from tokenmerge.errors import TokenMergeError
 from tokenmerge.eval.engine import LocalEngine, Made, Work
 from tokenmerge.eval.errors import WorkerError
 from tokenmerge.eval.experiment import Experiment
+from tokenmerge.eval.image_maker import MadeImage
 from tokenmerge.eval.loading import load_maker
 from tokenmerge.eval.pairs import Pair
-from tokenmerge.eval.picture import Picture
 from tokenmerge.eval.variants import Variant
 
 CPUS_A_WORKER = 4
@@ -39,7 +39,7 @@ class Worker:
     def cut(self, prompts: list[str]) -> list[str]:
         return self._local.cut(prompts)
 
-    def make(self, variant: Variant, pair: Pair) -> Picture:
+    def make(self, variant: Variant, pair: Pair) -> MadeImage:
         return self._local.maker.make(variant, pair)
 
 
@@ -99,7 +99,7 @@ class RayEngine:
             worker, left = busy.pop(ready[0])
             variant = left.variants[0]
             try:
-                picture: Picture = self._ray.get(ready[0])
+                image: MadeImage = self._ray.get(ready[0])
             except self._ray.exceptions.RayActorError as error:
                 key = variant.key, left.pair.id
                 tries[key] = tries.get(key, 0) + 1
@@ -109,7 +109,7 @@ class RayEngine:
                 raise self._told(error) from error
             else:
                 self._losses = 0
-                yield Made(left.pair, variant, picture)
+                yield Made(left.pair, variant, image)
                 if left.variants[1:]:
                     waiting.appendleft(Work(left.pair, left.variants[1:]))
             self._give(worker, waiting, busy)

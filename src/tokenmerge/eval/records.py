@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenmerge.eval.atomic import append_line, is_inside, write_atomically
 from tokenmerge.eval.json_lines import lines_of, to_line
+from tokenmerge.runtime.files import append_line, is_inside, write_atomically
 
 
 @dataclass(frozen=True)

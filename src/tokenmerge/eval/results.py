@@ -117,7 +117,7 @@ def results_of(
 
 
 def _described(model: str) -> str:
-    return f"{model} (random weights: its pictures mean nothing)" if model == TINY_RANDOM else model
+    return f"{model} (random weights: its images mean nothing)" if model == TINY_RANDOM else model
 
 
 def _timing(ours: Mapping[str, float], baseline: Mapping[str, float], resamples: int) -> Timing:

@@ -9,7 +9,6 @@ import torch
 from tqdm import tqdm
 
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.eval.atomic import write_atomically
 from tokenmerge.eval.engine import Engine, work_left
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.eval.experiment import MOST_IMAGES, Experiment
@@ -18,13 +17,14 @@ from tokenmerge.eval.figures.grids import grids_of
 from tokenmerge.eval.figures.internals import internal_figures
 from tokenmerge.eval.metrics.measure import measure
 from tokenmerge.eval.pairs import Pair, make_pairs
-from tokenmerge.eval.picture import library_versions
 from tokenmerge.eval.prompts import read_prompts
 from tokenmerge.eval.report import gallery_of, report_page
 from tokenmerge.eval.results import Results, results_of
 from tokenmerge.eval.run_folder import RunFolder
 from tokenmerge.eval.tables import tables_of
 from tokenmerge.eval.variants import Variant, variants_of
+from tokenmerge.runtime.files import write_atomically
+from tokenmerge.runtime.machine import library_versions
 
 Say = Callable[[str], None]
 
@@ -61,7 +61,7 @@ def make_images(
         # The bar shows by itself how long is left, counting only what this process makes.
         with tqdm(total=total, initial=total - missing, desc="images", unit="image", disable=not missing) as bar:
             for made in engine.run(work):
-                folder.save(made.pair, made.variant, made.picture)
+                folder.save(made.pair, made.variant, made.image)
                 bar.update()
     finally:
         engine.close()

@@ -13,14 +13,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tokenmerge.eval.atomic import TEMPORARY, is_inside, plain_disk_errors, write_atomically
 from tokenmerge.eval.errors import ExperimentError, RunFolderError
 from tokenmerge.eval.experiment import Experiment, read_experiment
+from tokenmerge.eval.image_maker import MadeImage
 from tokenmerge.eval.json_lines import read_lines, to_line
 from tokenmerge.eval.pairs import Pair, draw_start
-from tokenmerge.eval.picture import Picture
 from tokenmerge.eval.records import Record, append_record, image_file, load_records
 from tokenmerge.eval.variants import Variant
+from tokenmerge.runtime.files import TEMPORARY, is_inside, plain_disk_errors, write_atomically
 from tokenmerge.runtime.pipelines import default_model
 
 
@@ -118,24 +118,24 @@ class RunFolder:
     def load_records(self) -> None:
         self.records, self.dropped = load_records(self.records_file)
 
-    def save(self, pair: Pair, variant: Variant, picture: Picture) -> Record:
+    def save(self, pair: Pair, variant: Variant, image: MadeImage) -> Record:
         """The image first, then its line: a line without an image cannot come about."""
         file = image_file(variant.key, pair.id)
         if not is_inside(self.path, file):
             raise RunFolderError(f"{self.path / file} leads out of the run's folder: use another --out.")
-        write_atomically(self.path / file, picture.png)
+        write_atomically(self.path / file, image.png)
         record = Record(
             id=pair.id,
             variant=variant.key,
             ratio=variant.ratio,
             prompt=pair.prompt,
             seed=pair.seed,
-            seconds=picture.seconds,
+            seconds=image.seconds,
             file=file,
-            bytes=len(picture.png),
-            sha256=hashlib.sha256(picture.png).hexdigest(),
-            worker=picture.worker,
-            versions=picture.versions,
+            bytes=len(image.png),
+            sha256=hashlib.sha256(image.png).hexdigest(),
+            worker=image.worker,
+            versions=image.versions,
         )
         append_record(self.records_file, record)
         self.records[record.key] = record

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.runtime.plain_text import is_control
@@ -138,55 +139,20 @@ def read_toml(path: Path) -> dict[str, Any]:
 def to_toml(values: Mapping[str, Any]) -> str:
     """Plain values, tables and lists of tables as toml text; None is left out, as toml has no word for it.
 
-    >>> print(to_toml({"name": "x", "image": {"steps": 4}, "variants": [{"method": "toma"}]}))
+    >>> print(to_toml({"name": "x", "image": {"steps": 4, "guidance": None}}))
     name = "x"
     <BLANKLINE>
     [image]
     steps = 4
     <BLANKLINE>
-    [[variants]]
-    method = "toma"
-    <BLANKLINE>
     """
-    lines: list[str] = []
-    _write_table(values, "", lines)
-    return "\n".join(lines) + "\n"
+    return tomli_w.dumps(_without_none(values))
 
 
-def _write_table(values: Mapping[str, Any], prefix: str, lines: list[str]) -> None:
-    for key, value in values.items():
-        if value is not None and not _is_table(value) and not _is_tables(value):
-            lines.append(f"{_key(key)} = {_value(value)}")
-    for key, value in values.items():
-        name = f"{prefix}{_key(key)}"
-        for table in [value] if _is_table(value) else value if _is_tables(value) else []:
-            lines += ["", f"[{name}]" if _is_table(value) else f"[[{name}]]"]
-            _write_table(table, f"{name}.", lines)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, str):
-        # JSON escapes all that toml wants escaped, but for DEL.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
-
-
-def _key(key: str) -> str:
-    return key if key and all(c.isascii() and (c.isalnum() or c in "_-") for c in key) else _value(key)
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_tables(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, dict) for item in value)
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _is_number(value: object) -> bool:

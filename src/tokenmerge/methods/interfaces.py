@@ -70,7 +70,7 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class BlockContext:
     """The block for which a plan is made."""
 
     name: str

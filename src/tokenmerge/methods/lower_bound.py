@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.ratio import Ratio
-from tokenmerge.methods.interfaces import Layout, Operators, Place
+from tokenmerge.methods.interfaces import BlockContext, Layout, Operators
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.methods.toma_plan import destinations_of, keys_of
@@ -31,7 +31,7 @@ class LowerBound(ToMA):
         return False  # it projects tiles of which one token is left like any other
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
             return previous
         assert layout.regions is not None

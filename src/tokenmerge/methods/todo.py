@@ -13,7 +13,7 @@ from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import store_tuple
 from tokenmerge.config.ratio import Ratio, is_number
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.ops.pooling import Pooling, nearest_pooling, pooled_grid
 
 
@@ -101,7 +101,7 @@ class ToDo(MergeConfig):
         return PooledLayout(grid, tokens, kept=tokens, kept_keys=math.prod(coarse), coarse=coarse)
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         assert isinstance(layout, PooledLayout)
         pooling = nearest_pooling(layout.grid, layout.coarse, tokens.device)
         samples = tokens.shape[0], -1

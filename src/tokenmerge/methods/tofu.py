@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tokenmerge.config.checks import check_whole, store_tuple
 from tokenmerge.config.ratio import is_number
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import Place
+from tokenmerge.methods.interfaces import BlockContext
 from tokenmerge.methods.matched import MatchedOperator
 from tokenmerge.methods.tomesd import ToMeSD
 from tokenmerge.ops.bipartite import Matching, merge_by_mlerp, merge_by_pruning
@@ -48,7 +48,7 @@ class ToFu(ToMeSD):
                 f"share is {self.share!r}: ToFu prunes or merges block by block, so it takes 'layer' alone."
             )
 
-    def prunes(self, place: Place) -> bool:
+    def prunes(self, place: BlockContext) -> bool:
         """Does this block drop tokens, rather than merge them?"""
         if not isinstance(self.prune, tuple):
             return place.index < self.prune * place.count
@@ -58,5 +58,5 @@ class ToFu(ToMeSD):
             )
         return place.index in self.prune
 
-    def _operator(self, matching: Matching, place: Place) -> MatchedOperator:
+    def _operator(self, matching: Matching, place: BlockContext) -> MatchedOperator:
         return MatchedOperator(matching, merge_by_pruning if self.prunes(place) else merge_by_mlerp)

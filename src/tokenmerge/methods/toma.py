@@ -14,7 +14,7 @@ from tokenmerge.config.base import LEARNS_ABOVE, MergeConfig, Scope
 from tokenmerge.config.checks import check_choice, check_whole, store_tuple
 from tokenmerge.config.ratio import Ratio, goes_below, is_ratio, stored_ratio, varies
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.methods.toma_plan import make_plan
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
@@ -297,7 +297,7 @@ class ToMA(MergeConfig):
         return regions_of(grid, tile, aside)
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         return make_plan(self, tokens, layout, place, previous)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import Layout, Operators, Place
+from tokenmerge.methods.interfaces import BlockContext, Layout, Operators
 from tokenmerge.methods.linear import LinearOperator, PickedOperator
 from tokenmerge.methods.pooled import pooled_operator
 from tokenmerge.ops.attention_merge import (
@@ -33,7 +33,9 @@ SIMILARITY_STEPS = 4096
 TEMPERATURE = 0.01
 
 
-def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+def make_plan(
+    config: ToMA, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None
+) -> Operators:
     """Operators for tokens (B, N, C); with `previous`, its destinations stay and only weights are made anew."""
     assert layout.regions is not None
     regions = layout.regions
@@ -59,7 +61,7 @@ def make_plan(config: ToMA, tokens: Tensor, layout: Layout, place: Place, previo
     return Operators(operators[layout.kept], keys_of(operators, layout, place), picks)
 
 
-def _one_key_a_region(config: ToMA, tokens: Tensor, regions: Regions, place: Place) -> Operators:
+def _one_key_a_region(config: ToMA, tokens: Tensor, regions: Regions, place: BlockContext) -> Operators:
     """Keys alone, each picked without a look at any token: so none need be compared, and all stand for as many."""
     batch, groups = tokens.shape[0], tokens.shape[0] * regions.count
     available = torch.ones(regions.count, regions.size, dtype=torch.bool, device=tokens.device)
@@ -74,7 +76,9 @@ def _one_key_a_region(config: ToMA, tokens: Tensor, regions: Regions, place: Pla
     return Operators(None, keys, picks)
 
 
-def keys_of(operators: Mapping[int, LinearOperator | None], layout: Layout, place: Place) -> LinearOperator | None:
+def keys_of(
+    operators: Mapping[int, LinearOperator | None], layout: Layout, place: BlockContext
+) -> LinearOperator | None:
     """The operator for keys, of those by how many tokens they keep: one that picks, where keys are merged apart."""
     keys = operators[layout.kept_keys]
     if keys is None or layout.kept_keys == layout.kept:
@@ -84,7 +88,7 @@ def keys_of(operators: Mapping[int, LinearOperator | None], layout: Layout, plac
     return keys if of_all_tokens else dataclasses.replace(keys, destinations=_among_merged(layout, keys))
 
 
-def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Place) -> Tensor:
+def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: BlockContext) -> Tensor:
     """(B, R, n, C) -> (B, R, count): places of the destinations within their regions."""
     similarity = cosine_similarity(unit)  # (B, R, n, n)
     # Two tokens that are each other's nearest gain exactly the same. In steps this coarse sums are exact, so such a
@@ -107,7 +111,7 @@ def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Pla
     return picks.expand(unit.shape[0], -1, -1)
 
 
-def _chosen(config: ToMA, similarity: Tensor, count: int, available: Tensor, place: Place) -> Tensor:
+def _chosen(config: ToMA, similarity: Tensor, count: int, available: Tensor, place: BlockContext) -> Tensor:
     """(B, R, count), by a selector of ours."""
     assert isinstance(config.selector, str)
     if config.redraws and place.draw is not None:

@@ -12,7 +12,7 @@ from tokenmerge.config.base import MergeConfig, Share
 from tokenmerge.config.checks import check_flag, check_whole
 from tokenmerge.config.ratio import numbers_of
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import CannotMerge, Layout, Operators, Place
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.methods.matched import MatchedOperator
 from tokenmerge.ops.bipartite import Matching, count_destinations, match_tokens, merge_by_mean, split_tokens
 from tokenmerge.ops.similarity import unit_tokens
@@ -94,20 +94,20 @@ class ToMeSD(MergeConfig):
         return Layout(grid, tokens, tokens - merged, tokens - merged)
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: Place, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
             return previous  # a matching has no weights beside it that could be made anew
         operator = self._operator(self._match(tokens, layout, place), place)
         return Operators(queries=operator, keys=operator)
 
-    def _match(self, tokens: Tensor, layout: Layout, place: Place) -> Matching:
+    def _match(self, tokens: Tensor, layout: Layout, place: BlockContext) -> Matching:
         draw = self.seed * 65_537 + place.index if self.use_rand else None
         cell = self._cell(layout.grid)
         sources, destinations = split_tokens(layout.grid, cell, self.per_cell, draw, tokens.device)
         merged = layout.tokens - layout.kept
         return match_tokens(unit_tokens(tokens), sources, destinations, merged, place.one_for_batch)
 
-    def _operator(self, matching: Matching, place: Place) -> MatchedOperator:
+    def _operator(self, matching: Matching, place: BlockContext) -> MatchedOperator:
         return MatchedOperator(matching, merge_by_mean)
 
     def _cell(self, grid: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from tokenmerge.models.base import (
     Family,
     Part,
     Stack,
-    argument,
     new_like,
     patch_grid,
     signature_of,
@@ -46,8 +45,8 @@ class AuraFlowFamily(Family):
         return [Stack("blocks", "blocks", model, partial(patch_grid, config.patch_size), (*joint, *single))]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = argument((args, kwargs), 0, "hidden_states")
-        return Call(timestep_value(argument((args, kwargs), 2, "timestep")), signature_of(hidden))
+        hidden = kwargs["hidden_states"]
+        return Call(timestep_value(kwargs.get("timestep")), signature_of(hidden))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 # For `Call.fixed_order`.
 TIME_PER_TOKEN = "this call gives each token a timestep of its own"
 
-Arguments = tuple[Sequence[Any], Mapping[str, Any]]
-
 
 @dataclass(frozen=True)
 class Part:
@@ -116,6 +114,8 @@ class Family:
     class_name: str = ""  # of the models, in diffusers or elsewhere
     pixels: int = 8  # of the image, a side, to a latent: how far its autoencoder shrinks images
     cannot_weigh: str = ""  # why attention cannot weigh keys by what they stand for, where it cannot
+    # Arguments that an image is made from. They tell images and guidance branches apart.
+    conditions: tuple[str, ...] = ("encoder_hidden_states", "class_labels")
     # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
     positions: tuple[str, ...] = ()
 
@@ -188,18 +188,12 @@ def is_a(model: object, *class_names: str) -> bool:
     return any(kind.__name__ in class_names for kind in type(model).__mro__)
 
 
-def argument(arguments: Arguments, position: int, name: str) -> Any:
-    """An argument that callers may pass by position or by name."""
-    args, kwargs = arguments
-    return args[position] if position < len(args) else kwargs.get(name)
-
-
 def patch_grid(
     patch: int | tuple[int, ...], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "hidden_states"
 ) -> tuple[int, ...]:
     """The grid of a model whose first argument, `name`, is the latent, and which makes a token of each patch of it."""
     patches = (patch, patch) if isinstance(patch, int) else patch
-    sides = argument((args, kwargs), 0, name).shape[-len(patches) :]
+    sides = kwargs[name].shape[-len(patches) :]
     return tuple(side // length for side, length in zip(sides, patches, strict=True))
 
 

@@ -15,7 +15,6 @@ from tokenmerge.models.base import (
     Part,
     Rotary,
     Stack,
-    argument,
     cos_sin_at,
     new_like,
     signature_of,
@@ -51,13 +50,13 @@ class FluxFamily(Family):
         return [Stack("blocks", "blocks", model, _grid, (*double, *single), trailing=_references)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = argument((args, kwargs), 0, "hidden_states")
+        hidden = kwargs["hidden_states"]
         controls = (
-            argument((args, kwargs), 8, "controlnet_block_samples"),
-            argument((args, kwargs), 9, "controlnet_single_block_samples"),
+            kwargs.get("controlnet_block_samples"),
+            kwargs.get("controlnet_single_block_samples"),
         )
         return Call(
-            timestep=timestep_value(argument((args, kwargs), 3, "timestep")),
+            timestep=timestep_value(kwargs.get("timestep")),
             signature=(signature_of(hidden), _grid(args, kwargs)),
             interleaved=any(control is not None for control in controls),
         )
@@ -99,11 +98,11 @@ SINGLE_PARTS = (
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    grid: tuple[int, ...] = grid_of_ids(argument((args, kwargs), 4, "img_ids"))
+    grid: tuple[int, ...] = grid_of_ids(kwargs["img_ids"])
     return grid
 
 
 def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     rows, columns = _grid(args, kwargs)
-    tokens: int = argument((args, kwargs), 0, "hidden_states").shape[1]
+    tokens: int = kwargs["hidden_states"].shape[1]
     return tokens - rows * columns

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.base import Block, Call, Part, Stack, argument, new_like, signature_of, timestep_value
+from tokenmerge.models.base import Block, Call, Part, Stack, new_like, signature_of, timestep_value
 from tokenmerge.models.flux import ROTARY, FluxFamily, with_values
 from tokenmerge.models.position_ids import grid_of_ids, image_ids
 
@@ -36,13 +36,13 @@ class Flux2Family(FluxFamily):
         return [Stack("blocks", "blocks", model, _grid, (*double, *single), trailing=_references)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        if argument((args, kwargs), 9, "kv_cache_mode") is not None:
+        if kwargs.get("kv_cache_mode") is not None:
             raise MergeRuntimeError(
                 "Flux.2 was called with kv_cache_mode, which keeps keys of references between steps and puts "
                 "references in front of the image, where merging does not look: call it without kv_cache_mode."
             )
-        hidden = argument((args, kwargs), 0, "hidden_states")
-        timestep = timestep_value(argument((args, kwargs), 2, "timestep"))
+        hidden = kwargs["hidden_states"]
+        timestep = timestep_value(kwargs.get("timestep"))
         return Call(timestep, (signature_of(hidden), _grid(args, kwargs)))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
@@ -63,11 +63,11 @@ class Flux2Family(FluxFamily):
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    grid: tuple[int, ...] = grid_of_ids(argument((args, kwargs), 3, "img_ids"))
+    grid: tuple[int, ...] = grid_of_ids(kwargs["img_ids"])
     return grid
 
 
 def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     rows, columns = _grid(args, kwargs)
-    tokens: int = argument((args, kwargs), 0, "hidden_states").shape[1]
+    tokens: int = kwargs["hidden_states"].shape[1]
     return tokens - rows * columns

@@ -16,7 +16,6 @@ from tokenmerge.models.base import (
     Part,
     Rotary,
     Stack,
-    argument,
     cos_sin_at,
     new_like,
     patch_grid,
@@ -67,8 +66,8 @@ class HunyuanVideoFamily(Family):
         return [Stack("blocks", "blocks", model, partial(patch_grid, patch), blocks, fixed_order=fixed_order)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = argument((args, kwargs), 0, "hidden_states")
-        return Call(timestep_value(argument((args, kwargs), 1, "timestep")), signature_of(hidden))
+        hidden = kwargs["hidden_states"]
+        return Call(timestep_value(kwargs.get("timestep")), signature_of(hidden))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

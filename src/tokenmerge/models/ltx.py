@@ -16,7 +16,6 @@ from tokenmerge.models.base import (
     Part,
     Rotary,
     Stack,
-    argument,
     cos_sin_at,
     new_like,
     signature_of,
@@ -41,8 +40,8 @@ class LTXFamily(Family):
         return [Stack("transformer_blocks", "transformer_blocks", model, _grid, blocks)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        timestep = argument((args, kwargs), 2, "timestep")
-        hidden = argument((args, kwargs), 0, "hidden_states")
+        timestep = kwargs["timestep"]
+        hidden = kwargs["hidden_states"]
         per_token = timestep.dim() > 1 and timestep.shape[1] > 1
         return Call(
             timestep=timestep_value(timestep),
@@ -67,6 +66,4 @@ class LTXFamily(Family):
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(
-        argument((args, kwargs), position, name) for position, name in ((4, "num_frames"), (5, "height"), (6, "width"))
-    )
+    return tuple(kwargs[name] for name in ("num_frames", "height", "width"))

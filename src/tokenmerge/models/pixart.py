@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Call, Family, Stack, argument, patch_grid, signature_of, timestep_value
+from tokenmerge.models.base import Call, Family, Stack, patch_grid, signature_of, timestep_value
 from tokenmerge.models.unet import basic_blocks
 
 
@@ -26,8 +26,8 @@ class PixArtFamily(Family):
         return [Stack("transformer_blocks", "transformer_blocks", model, grid, blocks)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = argument((args, kwargs), 0, "hidden_states")
-        return Call(timestep_value(argument((args, kwargs), 2, "timestep")), signature_of(hidden))
+        hidden = kwargs["hidden_states"]
+        return Call(timestep_value(kwargs.get("timestep")), signature_of(hidden))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

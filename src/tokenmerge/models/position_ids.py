@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tokenmerge.engine.hooked import outside_compile
 from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.ops.compiling import outside_compile
 
 # Reading ids waits for the device. Pipelines pass the same tensor at every step, so it is read once a generation.
 _READ: Any = WeakTensorKeyDictionary()

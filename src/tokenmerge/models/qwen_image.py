@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.engine.hooked import argument_names
+from tokenmerge.models.arguments import argument_names
 from tokenmerge.models.base import (
     Block,
     Call,
@@ -17,7 +17,6 @@ from tokenmerge.models.base import (
     Part,
     Rotary,
     Stack,
-    argument,
     new_like,
     rows_at,
     signature_of,
@@ -53,11 +52,11 @@ class QwenImageFamily(Family):
         ]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = argument((args, kwargs), 0, "hidden_states")
+        hidden = kwargs["hidden_states"]
         return Call(
-            timestep=timestep_value(argument((args, kwargs), 3, "timestep")),
+            timestep=timestep_value(kwargs.get("timestep")),
             signature=(signature_of(hidden), _grid(args, kwargs)),
-            interleaved=argument((args, kwargs), 7, "controlnet_block_samples") is not None,
+            interleaved=kwargs.get("controlnet_block_samples") is not None,
         )
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
@@ -81,11 +80,11 @@ def _image_rows_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = argument((args, kwargs), 4, "img_shapes")[0]
+    shape = kwargs["img_shapes"][0]
     frames, rows, columns = shape if isinstance(shape[0], int) else shape[0]
     return (rows, columns) if frames == 1 else (frames, rows, columns)
 
 
 def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    tokens: int = argument((args, kwargs), 0, "hidden_states").shape[1]
+    tokens: int = kwargs["hidden_states"].shape[1]
     return tokens - math.prod(_grid(args, kwargs))

@@ -15,7 +15,6 @@ from tokenmerge.models.base import (
     Family,
     Part,
     Stack,
-    argument,
     new_like,
     patch_grid,
     signature_of,
@@ -43,12 +42,12 @@ class SD3Family(Family):
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         # A list of layers to leave out comes with skip-layer guidance.
         apart = (
-            argument((args, kwargs), 4, "block_controlnet_hidden_states"),
-            argument((args, kwargs), 7, "skip_layers"),
+            kwargs.get("block_controlnet_hidden_states"),
+            kwargs.get("skip_layers"),
         )
         return Call(
-            timestep=timestep_value(argument((args, kwargs), 3, "timestep")),
-            signature=signature_of(argument((args, kwargs), 0, "hidden_states")),
+            timestep=timestep_value(kwargs.get("timestep")),
+            signature=signature_of(kwargs["hidden_states"]),
             interleaved=any(given is not None for given in apart),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Block, Call, Family, Part, Stack, argument, is_a, signature_of, timestep_value
+from tokenmerge.models.base import Block, Call, Family, Part, Stack, is_a, signature_of, timestep_value
 
 
 class UNetFamily(Family):
@@ -38,10 +38,10 @@ class UNetFamily(Family):
         ]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        sample = argument((args, kwargs), 0, "sample")
-        attention_kwargs = argument((args, kwargs), 6, "cross_attention_kwargs") or {}
+        sample = kwargs["sample"]
+        attention_kwargs = kwargs.get("cross_attention_kwargs") or {}
         return Call(
-            timestep=timestep_value(argument((args, kwargs), 1, "timestep")),
+            timestep=timestep_value(kwargs.get("timestep")),
             signature=signature_of(sample),
             positional=("cross",) if attention_kwargs.get("ip_adapter_masks") is not None else (),
         )
@@ -93,7 +93,7 @@ def _depth(name: str, levels: int) -> int:
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    hidden = argument((args, kwargs), 0, "hidden_states")
+    hidden = kwargs["hidden_states"]
     return tuple(hidden.shape[-2:])
 
 

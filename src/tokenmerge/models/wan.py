@@ -17,7 +17,6 @@ from tokenmerge.models.base import (
     Part,
     Rotary,
     Stack,
-    argument,
     cos_sin_at,
     new_like,
     patch_grid,
@@ -44,8 +43,8 @@ class WanFamily(Family):
         return [Stack("blocks", "blocks", model, partial(patch_grid, tuple(config.patch_size)), blocks)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        timestep = argument((args, kwargs), 1, "timestep")
-        hidden = argument((args, kwargs), 0, "hidden_states")
+        timestep = kwargs["timestep"]
+        hidden = kwargs["hidden_states"]
         fixed_order = TIME_PER_TOKEN if timestep.dim() == 2 else ""
         return Call(timestep_value(timestep), signature_of(hidden), fixed_order=fixed_order)
 

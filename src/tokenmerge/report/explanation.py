@@ -7,9 +7,9 @@ from typing import Any
 
 from tabulate import tabulate
 
-from tokenmerge.autotune.worthwhile import Timing, table_of
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.ratio import ratio_text
+from tokenmerge.report.worthwhile import Timing, table_of
 
 
 @dataclass(frozen=True)
@@ -147,12 +147,12 @@ def _schedule(config: MergeConfig) -> str:
     if config.whole_within <= 1:
         whole += f" or {config.whole_within:.0%} of the noise, whichever is sooner"
     select_every, weights_every = config.refresh_every
-    if config.learns:
+    if config.whole_every:
         return f"{whole}, which runs merged as well; new plans every {_steps(select_every)}, at the next whole one"
     told = [f"new destinations every {_steps(select_every)}", f"new weights every {_steps(weights_every)}"]
     if config.merge_every > 1:
         told.append(f"merged only every {_steps(config.merge_every)}")
-    return ", ".join([*told, whole] if config.whole_every else told)
+    return ", ".join(told)
 
 
 def _steps(count: int) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.engine.fits import misfit
+from tokenmerge.engine.compatibility import misfit
 from tokenmerge.methods.named import METHODS
 from tokenmerge.models import FAMILIES, UNFIT
 from tokenmerge.models.base import Family, Stack

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tokenmerge.errors import UsageError
+from tokenmerge.runtime.files import write_atomically
 
 
 def between_marks(document: str, mark: str, text: str, path: Path) -> str:
@@ -28,7 +29,7 @@ def update(path: Path, mark: str, text: str, check: bool) -> bool:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     after = between_marks(before, mark, text, path)
     if after != before and not check:
-        path.write_text(after, encoding="utf-8")
+        write_atomically(path, after)
     return after == before
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tokenmerge.errors import ModelLoadError
 
 INDEX = "model_index.json"
+CONFIG = "config.json"
 # Weights as pickles, which can run code when they are opened.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 LARGEST_JSON = 1_000_000  # bytes of a configuration; the longest in use have some ten thousand
@@ -28,9 +29,25 @@ def check_folder(folder: Path, allow_pickle: bool = False) -> str | None:
         config = read_json(file)
         check_config(file, config)
         _refuse_code(file, config, index.get(file.parent.name))
-    files = sorted(folder.glob("*/*.safetensors"))
     if not allow_pickle:
-        _refuse_pickles(folder, files)
+        for part in sorted(path for path in folder.iterdir() if path.is_dir()):
+            _refuse_pickles(part)
+    return _checked_weights(sorted(folder.glob("*/*.safetensors")))
+
+
+def check_model_folder(folder: Path, allow_pickle: bool = False) -> str | None:
+    """The same for the folder of one model, such as a UNet, that belongs to no pipeline."""
+    file = folder / CONFIG
+    config = read_json(file)
+    check_config(file, config)
+    _refuse_code(file, config, ["diffusers", "AutoModel"])
+    if not allow_pickle:
+        _refuse_pickles(folder)
+    return _checked_weights(sorted(folder.glob("*.safetensors")))
+
+
+def _checked_weights(files: list[Path]) -> str | None:
+    """The variant that weights are saved as, once every file is found to be sound."""
     for file in files:
         _check_safetensors(file)
     plain = [file for file in files if ".fp16." not in file.name]
@@ -124,15 +141,15 @@ def _refuse_above(file: Path, name: str, value: int, most: int) -> None:
         )
 
 
-def _refuse_pickles(folder: Path, safe: list[Path]) -> None:
-    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
-        pickles = [file for file in part.iterdir() if file.suffix in PICKLES and "model" in file.name]
-        if pickles and not any(file.parent == part for file in safe):
-            raise ModelLoadError(
-                f"{pickles[0]} is a pickle, which can run code when it is opened, and there is no safetensors file "
-                f"beside it: save the model again with safe_serialization=True, or add --allow-pickle if you trust "
-                f"whoever made it."
-            )
+def _refuse_pickles(folder: Path) -> None:
+    """Raise for the folder of one model whose weights are pickles alone."""
+    pickles = [file for file in sorted(folder.iterdir()) if file.suffix in PICKLES and "model" in file.name]
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise ModelLoadError(
+            f"{pickles[0]} is a pickle, which can run code when it is opened, and there is no safetensors file beside "
+            f"it: save the model again with safe_serialization=True, or add --allow-pickle if you trust whoever made "
+            f"it."
+        )
 
 
 def _check_safetensors(file: Path) -> None:

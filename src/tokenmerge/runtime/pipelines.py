@@ -6,21 +6,24 @@ loaded can run anything.
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from tokenmerge.errors import ConfigError, ModelLoadError, TokenMergeError, UnsupportedModelError
-from tokenmerge.models.published import ARCHITECTURES, build, build_from_config
-from tokenmerge.runtime.model_folder import INDEX, check_config, check_folder, read_json
+from tokenmerge.errors import ModelLoadError, UnsupportedModelError
+from tokenmerge.models.published import ARCHITECTURES
+from tokenmerge.runtime.devices import pick_device, pick_dtype
+from tokenmerge.runtime.generation import ImageRequest, generate, takes
+from tokenmerge.runtime.model_folder import INDEX, check_folder
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 TINY_RANDOM = "tiny-random"
 PREFERRED = "emoji-sd"
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class LoadedPipeline:
     name: str
     device: torch.device
     dtype: torch.dtype
-    # Weights are random, so a picture says nothing about quality.
+    # Weights are random, so an image says nothing about quality.
     random: bool = False
 
     @property
@@ -40,12 +43,18 @@ class LoadedPipeline:
         if not self.random:
             return None
         return (
-            f"{self.name} is a tiny model with random weights: its pictures mean nothing, name a real one with --model."
+            f"{self.name} is a tiny model with random weights: its images mean nothing, name a real one with --model."
         )
 
     def takes(self, argument: str) -> bool:
-        """Does the pipeline's call take this argument?"""
-        return argument in inspect.signature(self.pipe.__call__).parameters
+        """Whether the pipeline's call takes this argument."""
+        return takes(self.pipe, argument)
+
+    def generate(
+        self, request: ImageRequest, progress: str | None = None, on_step: Callable[[int], None] | None = None
+    ) -> tuple[Image, float]:
+        """The image of a request and its seconds, by `runtime.generation.generate`."""
+        return generate(self.pipe, **request.arguments(self.pipe), progress=progress, on_step=on_step)
 
     @property
     def size_step(self) -> int:
@@ -87,65 +96,6 @@ def load_pipeline(
     return loaded
 
 
-def load_denoiser_on_meta(name: str | None = None) -> nn.Module:
-    """The UNet or transformer that a name stands for, with shapes and without weights.
-
-    name: an architecture such as "sdxl", or anything `load_pipeline` takes; of a folder only its configuration is read.
-    """
-    name = default_model() if name is None else name
-    if name in ARCHITECTURES:
-        return build(name)
-    if name == TINY_RANDOM:
-        from tokenmerge.runtime.tiny_random import build_tiny_random
-
-        tiny: nn.Module = build_tiny_random().unet.to("meta")
-        return tiny
-    from tokenmerge import zoo
-
-    if name in zoo.list_models():
-        name = str(zoo.folder_of(name))
-    class_name, config = _denoiser_config(name)
-    try:
-        return build_from_config(class_name, config)
-    except TokenMergeError:
-        raise
-    except Exception as error:  # diffusers checks little of a configuration, and a broken one raises anything
-        raise _load_error(name, error) from error
-
-
-def pick_device(name: str | None) -> torch.device:
-    """The device of that name, if this machine has it; the best there is for None."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else _mps_or_cpu())
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-        found += ["mps"] * (_mps_or_cpu() == "mps")
-        raise ConfigError(f"device is {name!r}, which this machine does not have: use {' or '.join(found)}.") from None
-    if device.type == "meta":
-        raise ConfigError("device is 'meta', on which nothing can be computed: use cpu or cuda.")
-    return device
-
-
-def _mps_or_cpu() -> str:
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
-    """The dtype of that name; for None what suits the device."""
-    if name is not None:
-        if name not in DTYPES:
-            raise ConfigError(f"dtype is {name!r}: use one of {', '.join(DTYPES)}.")
-        return DTYPES[name]
-    if device.type == "cpu":
-        return torch.float32
-    # bfloat16 has the range of float32, which some transformers need; older GPUs do without it.
-    wide = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if wide else torch.float16
-
-
 def _load(name: str, dtype: torch.dtype, allow_pickle: bool) -> Any:
     if name == TINY_RANDOM:
         from tokenmerge.runtime.tiny_random import build_tiny_random
@@ -153,18 +103,18 @@ def _load(name: str, dtype: torch.dtype, allow_pickle: bool) -> Any:
         return build_tiny_random()
     if name in ARCHITECTURES:
         raise ModelLoadError(
-            f"{name} names an architecture, which has no weights to draw with: give the folder or the hub id of a "
+            f"{name} names an architecture, which has no weights to generate with: give the folder or the hub id of a "
             f"model (`tokenmerge explain` takes {name} as it is)."
         )
     from tokenmerge import zoo
 
     if name in zoo.folders.NAMES:
         return zoo.load(name)
-    folder = _local_folder(name) or _fetched(name, allow_pickle)
+    folder = local_folder(name) or _fetched(name, allow_pickle)
     return _from_pretrained(name, folder, dtype, check_folder(folder, allow_pickle), allow_pickle)
 
 
-def _local_folder(name: str) -> Path | None:
+def local_folder(name: str) -> Path | None:
     """The folder a name stands for, None for a hub id, an error where it can be neither."""
     path = Path(name).expanduser()
     if path.is_dir():
@@ -193,7 +143,7 @@ def _fetched(name: str, allow_pickle: bool) -> Path:
     try:
         return Path(DiffusionPipeline.download(name, use_safetensors=None if allow_pickle else True))
     except Exception as error:  # diffusers and the hub raise all kinds
-        raise _load_error(name, error) from error
+        raise load_error(name, error) from error
 
 
 def _from_pretrained(name: str, folder: Path, dtype: torch.dtype, variant: str | None, allow_pickle: bool) -> Any:
@@ -208,39 +158,10 @@ def _from_pretrained(name: str, folder: Path, dtype: torch.dtype, variant: str |
             local_files_only=True,
         )
     except Exception as error:  # diffusers and transformers raise all kinds
-        raise _load_error(name, error) from error
+        raise load_error(name, error) from error
 
 
-def _denoiser_config(name: str) -> tuple[str, dict[str, Any]]:
-    """Class name and configuration of the UNet or transformer of a local folder or hub id."""
-    folder = _local_folder(name)
-    index = read_json(_file_of(name, folder, INDEX))
-    part = next((part for part in ("unet", "transformer") if part in index), None)
-    if part is None:
-        raise UnsupportedModelError(
-            f"{name} is a {index.get('_class_name')} without a unet or transformer: name a text-to-image model."
-        )
-    file = _file_of(name, folder, f"{part}/config.json")
-    config = read_json(file)
-    check_config(file, config)
-    origin = index[part]
-    if not isinstance(origin, list) or len(origin) != 2:
-        raise ModelLoadError(f"{name} does not say what class its {part} is of: fetch it again.")
-    return str(origin[1]), config
-
-
-def _file_of(name: str, folder: Path | None, file: str) -> Path:
-    if folder is not None:
-        return folder / file
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(name, file))
-    except Exception as error:  # the hub raises all kinds
-        raise _load_error(name, error) from error
-
-
-def _load_error(name: str, error: Exception) -> ModelLoadError:
+def load_error(name: str, error: Exception) -> ModelLoadError:
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     first = first.rstrip(".")
     if Path(name).expanduser().is_dir():

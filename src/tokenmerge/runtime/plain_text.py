@@ -10,7 +10,7 @@ ORDINARY = "\t\n"
 
 
 def is_control(character: str) -> bool:
-    """Does it do something to whatever shows it, rather than being shown?"""
+    """Whether a character changes what shows it (a terminal, say) instead of being shown."""
     return (unicodedata.category(character) in ("Cc", "Cs") and character not in ORDINARY) or character in TURNING
 
 

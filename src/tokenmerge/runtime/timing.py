@@ -6,8 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
+
+Result = TypeVar("Result")
 
 # One call of a small operation is shorter than the clock can tell apart from noise, so as many are timed as fill this.
 LEAST_SECONDS = 0.02
@@ -28,18 +31,22 @@ class Clock:
 
     def seconds(self, call: Callable[[], object]) -> float:
         """How long one call takes on the device."""
+        return self.timed(call)[1]
+
+    def timed(self, call: Callable[[], Result]) -> tuple[Result, float]:
+        """What a call returns, and how long it takes on the device."""
         self.synchronise()
         if self.device.type == "cuda":
             start, end = _event(), _event()
             start.record()
-            call()
+            result = call()
             end.record()
             end.synchronize()
-            return float(start.elapsed_time(end)) / 1000
+            return result, float(start.elapsed_time(end)) / 1000
         before = time.perf_counter()
-        call()
+        result = call()
         self.synchronise()
-        return time.perf_counter() - before
+        return result, time.perf_counter() - before
 
     def calls_to_time(self, call: Callable[[], object]) -> int:
         """How many calls of a small operation make a span long enough to time; runs it twice, so it is warm too."""

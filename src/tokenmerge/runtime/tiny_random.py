@@ -1,4 +1,4 @@
-"""`tiny-random`: a Stable Diffusion pipeline made in code, with random weights. Its pictures mean nothing.
+"""`tiny-random`: a Stable Diffusion pipeline made in code, with random weights. Its images mean nothing.
 
 It has the parts and the shapes of the real thing (4,096 tokens at 512 px), so everything can be tried with no download.
 """

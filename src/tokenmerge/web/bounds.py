@@ -12,7 +12,7 @@ from typing import Any
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import UsageError
 from tokenmerge.methods.named import METHODS, named_config
-from tokenmerge.runtime.generation import LARGEST_SEED, LATENT, Picture, check_size
+from tokenmerge.runtime.generation import LARGEST_SEED, LATENT, ImageRequest, check_size
 
 LONGEST_PROMPT = 1000
 MOST_STEPS = 100
@@ -31,7 +31,7 @@ class Request:
     """One comparison as the page asks for it, checked."""
 
     model: str
-    picture: Picture
+    image: ImageRequest
     method: str
     config: MergeConfig
 
@@ -71,12 +71,12 @@ def read(inputs: Inputs) -> Request:
     """The request that the controls describe; raises with the first that is out of bounds."""
     if inputs.method not in METHODS:
         raise UsageError(f"There is no method {inputs.method!r}: choose one of the list.")
-    return Request(_model(inputs.model), read_picture(inputs), inputs.method, _config(inputs))
+    return Request(_model(inputs.model), read_image_request(inputs), inputs.method, _config(inputs))
 
 
-def read_picture(inputs: Inputs) -> Picture:
-    """What is drawn, whatever merges it."""
-    return Picture(
+def read_image_request(inputs: Inputs) -> ImageRequest:
+    """What is generated, whatever merges it."""
+    return ImageRequest(
         prompt=_prompt(inputs.prompt),
         seed=_whole("Seed", inputs.seed, 0, LARGEST_SEED),
         steps=_whole("Steps", inputs.steps, 1, MOST_STEPS),
@@ -111,7 +111,7 @@ def read_sweep(methods: Sequence[str], ratios: Sequence[float | str]) -> list[tu
     pairs = [(method, _number("Ratio", ratio, LOWEST_RATIO, HIGHEST_RATIO)) for method in methods for ratio in ratios]
     if len(pairs) > MOST_SWEPT:
         raise UsageError(
-            f"That would draw {len(pairs)} merged pictures, and a sweep takes at most {MOST_SWEPT}: tick fewer."
+            f"That would generate {len(pairs)} merged images, and a sweep takes at most {MOST_SWEPT}: tick fewer."
         )
     return sorted(pairs, key=lambda pair: (list(methods).index(pair[0]), pair[1]))
 
@@ -143,7 +143,7 @@ def _config(inputs: Inputs) -> MergeConfig:
 def _prompt(text: str) -> str:
     text = (text or "").strip()
     if not text:
-        raise UsageError("The prompt is empty: say what to draw, red apple for instance.")
+        raise UsageError("The prompt is empty: say what to generate, red apple for instance.")
     if len(text) > LONGEST_PROMPT:
         raise UsageError(f"The prompt has {len(text)} characters: use at most {LONGEST_PROMPT}.")
     return text

@@ -59,7 +59,7 @@ def first_controls() -> dict[str, Any]:
     }
 
 
-def picture_controls(model: str | None) -> dict[str, Any]:
+def image_controls(model: str | None) -> dict[str, Any]:
     """Seed, steps, size, guidance and model."""
     model = default_model() if model is None else model
     models = list(dict.fromkeys([model, *list_models(), TINY_RANDOM]))

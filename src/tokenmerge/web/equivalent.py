@@ -12,23 +12,23 @@ from tokenmerge.web.bounds import Request
 
 
 def as_python(request: Request, guidance: dict[str, Any]) -> str:
-    """A program that draws both images. guidance: as the model's pipeline takes it."""
-    picture = request.picture
-    arguments: dict[str, Any] = {"prompt": picture.prompt, "num_inference_steps": picture.steps}
-    if picture.size is not None:
-        arguments["width"], arguments["height"] = picture.size
+    """A program that generates both images. guidance: as the model's pipeline takes it."""
+    wanted = request.image
+    arguments: dict[str, Any] = {"prompt": wanted.prompt, "num_inference_steps": wanted.steps}
+    if wanted.size is not None:
+        arguments["width"], arguments["height"] = wanted.size
     arguments |= guidance
     given = "".join(f"    {name}={value!r},\n" for name, value in arguments.items())
-    noise = f'generator=torch.Generator("cpu").manual_seed({picture.seed})'
+    noise = f'generator=torch.Generator("cpu").manual_seed({wanted.seed})'
     return (
         "import torch\n\n"
         "import tokenmerge as tm\n"
         "from tokenmerge.runtime.pipelines import load_pipeline\n\n"
         f"pipe = load_pipeline({request.model!r}).pipe  # or a diffusers pipeline of your own\n"
-        f"picture = dict(\n{given})\n"
-        f"unmerged = pipe(**picture, {noise}).images[0]\n"
+        f"image = dict(\n{given})\n"
+        f"unmerged = pipe(**image, {noise}).images[0]\n"
         f"with tm.merged(pipe, {constructor(request.config)}) as handle:\n"
-        f"    merged = pipe(**picture, {noise}).images[0]\n"
+        f"    merged = pipe(**image, {noise}).images[0]\n"
         "    print(handle.explain())\n"
         'unmerged.save("unmerged.png")\n'
         'merged.save("merged.png")\n'
@@ -51,20 +51,20 @@ def constructor(config: MergeConfig) -> str:
 
 
 def as_command(request: Request) -> str:
-    """The `tokenmerge compare` that draws both images."""
-    picture = request.picture
-    words = ["tokenmerge", "compare", picture.prompt, "--seed", str(picture.seed), "--steps", str(picture.steps)]
-    if picture.prompt.startswith("-"):
+    """The `tokenmerge compare` that generates both images."""
+    wanted = request.image
+    words = ["tokenmerge", "compare", wanted.prompt, "--seed", str(wanted.seed), "--steps", str(wanted.steps)]
+    if wanted.prompt.startswith("-"):
         words[2:3] = []  # a prompt that looks like an option goes to the end, behind --
-    if picture.size is not None:
-        words += ["--size", "{}x{}".format(*picture.size)]
-    if picture.guidance is not None:
-        words += ["--guidance", f"{picture.guidance:g}"]
+    if wanted.size is not None:
+        words += ["--size", "{}x{}".format(*wanted.size)]
+    if wanted.guidance is not None:
+        words += ["--guidance", f"{wanted.guidance:g}"]
     words += ["--model", request.model, "--method", request.method, "--ratio", f"{request.ratio:g}"]
     for name, value in _settings(request).items():
         words += ["--set", f"{name}={_written(value)}"]
-    if picture.prompt.startswith("-"):
-        words += ["--", picture.prompt]
+    if wanted.prompt.startswith("-"):
+        words += ["--", wanted.prompt]
     return shlex.join(words)
 
 

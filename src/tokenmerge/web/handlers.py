@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from tokenmerge.eval.figures.clusters import short_name
-from tokenmerge.runtime.generation import Picture
+from tokenmerge.runtime.generation import ImageRequest
 from tokenmerge.web import bounds, equivalent, inside, sweep
 from tokenmerge.web.controls import restored
 from tokenmerge.web.recording import Recording, record
@@ -22,9 +22,9 @@ from tokenmerge.web.runs import Cancelled, Studio, Watch, sentence_of
 
 logger = logging.getLogger(__name__)
 
-WAITING = "The model is being loaded, or another picture is being drawn: this one comes after it."
-CANCELLED = "Cancelled: nothing more is drawn. The last finished result is still shown."
-NO_GRID = "No block merged tokens of a flat grid at the steps that were watched, so there is nothing to draw."
+WAITING = "The model is being loaded, or another image is being generated: this one comes after it."
+CANCELLED = "Cancelled: nothing more is generated. The last finished result is still shown."
+NO_GRID = "No block merged tokens of a flat grid at the steps that were watched, so there is nothing to show."
 CAN_CANCEL, CANNOT_CANCEL = gr.update(interactive=True), gr.update(interactive=False)
 
 # Gradio finds arguments of its own by such a default, and puts in one that reaches the browser.
@@ -39,7 +39,7 @@ class WantedSweep:
     """A sweep as the page asks for it, checked."""
 
     model: str
-    picture: Picture
+    image: ImageRequest
     pairs: list[tuple[str, float]]
 
 
@@ -59,7 +59,7 @@ class Handlers:
 
         def read() -> WantedSweep:
             asked = bounds.read(inputs)
-            return WantedSweep(asked.model, asked.picture, bounds.read_sweep(methods, ratios))
+            return WantedSweep(asked.model, asked.image, bounds.read_sweep(methods, ratios))
 
         return self._checked(read, request)
 
@@ -112,7 +112,7 @@ class Handlers:
             return gr.skip(), _said(error), CANNOT_CANCEL, *[gr.skip()] * 11
         grids = {block: view.grid for (block, _), view in recording.views.items()}
         blocks = [(f"{short_name(name)} ({_by(grids[name])} tokens)", name) for name in recording.blocks]
-        steps = [(f"{step + 1} of {wanted.picture.steps}", step) for step in recording.steps]
+        steps = [(f"{step + 1} of {wanted.image.steps}", step) for step in recording.steps]
         block, step = recording.blocks[0], recording.steps[len(recording.steps) // 2]
         return (
             recording,
@@ -127,13 +127,13 @@ class Handlers:
     def sweep(
         self, request: gr.Request, wanted: WantedSweep | None, progress: gr.Progress = PROGRESS
     ) -> Iterator[tuple[Any, ...]]:
-        """Gives (message, cancel, plot, grid) after every picture."""
+        """Gives (message, cancel, plot, grid) after every image."""
         if wanted is None:
             yield gr.skip(), CANNOT_CANCEL, gr.skip(), gr.skip()
             return
         try:
             watch = _watch(request, progress)
-            for swept in sweep.sweep(self.studio, wanted.model, wanted.picture, wanted.pairs, watch):
+            for swept in sweep.sweep(self.studio, wanted.model, wanted.image, wanted.pairs, watch):
                 told = progress_message(len(swept.cells), len(wanted.pairs))
                 plot = sweep.draw_quality_against_time(swept) if swept.cells else gr.skip()
                 yield told, gr.skip(), plot, sweep.draw_grid(swept)
@@ -149,7 +149,7 @@ def cancel(request: gr.Request) -> str:
 
 
 def leave(request: gr.Request) -> None:
-    """A browser tab was closed: nobody is left to look at what it draws."""
+    """A browser tab was closed: nobody is left to look at what it generates."""
     _stop_of(request).set()
     _stops.pop(request.session_hash or "", None)
 

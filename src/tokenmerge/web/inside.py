@@ -1,4 +1,4 @@
-"""What the tab "Look inside" shows, as pictures and SVG: pure functions of what was recorded."""
+"""What the tab "Look inside" shows, as images and SVG: pure functions of what was recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAGE_COLOURS = dict(
 def draw_merges(image: Image.Image, view: MergeView) -> Image.Image:
     """Each group of merged tokens in its mean colour, with a line around it, and a dot at its destination.
 
-    Tokens that are alone, merged with none, show the picture as it is.
+    Tokens that are alone, merged with none, show the image as it is.
     """
     owners = view.owners()
     cell = _cell(view.grid)
@@ -83,7 +83,7 @@ def token_under(grid: tuple[int, int], x: float, y: float) -> tuple[int, int]:
 
 
 def draw_clusters(image: Image.Image, clusters: NDArray[np.int64], grid: tuple[int, int]) -> Image.Image:
-    """k-means clusters of the tokens that enter a block, each in its mean colour in the picture."""
+    """k-means clusters of the tokens that enter a block, each in its mean colour in the image."""
     painted = Image.fromarray(in_colours_of(image, clusters, grid))
     cell = _cell(grid)
     return painted.resize((grid[1] * cell, grid[0] * cell), Image.Resampling.NEAREST)

@@ -14,7 +14,7 @@ from tokenmerge.web.results import HEADERS
 from tokenmerge.web.runs import Studio
 
 # One generation at a time, whichever tab of the page or of the browser asks for it.
-ONE_AT_A_TIME = {"concurrency_id": "drawing", "concurrency_limit": 1}
+ONE_AT_A_TIME = {"concurrency_id": "generating", "concurrency_limit": 1}
 AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 QUEUED = {**ONE_AT_A_TIME, "api_visibility": "private"}
 
@@ -83,11 +83,11 @@ def _request(model: str | None) -> tuple[controls.Controls, Any, Any]:
     with gr.Row():
         compare = gr.Button("Compare", variant="primary", elem_id="compare", scale=3)
         cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", scale=1, min_width=90, interactive=False)
-    with gr.Accordion("Picture and model", open=False):
-        picture = controls.picture_controls(model)
+    with gr.Accordion("Image and model", open=False):
+        image = controls.image_controls(model)
     with gr.Accordion("Merging in detail", open=False):
         merging = controls.merging_controls()
-    asked = controls.in_order([first, picture, merging])
+    asked = controls.in_order([first, image, merging])
     gr.Examples(
         [list(example) for example in words.EXAMPLES],
         [asked["prompt"], asked["seed"]],
@@ -106,7 +106,7 @@ def _request(model: str | None) -> tuple[controls.Controls, Any, Any]:
 
 
 def _result() -> tuple[Any, list[Any]]:
-    """The two pictures, and the texts about them."""
+    """The two images, and the texts about them."""
     slider = gr.ImageSlider(
         label="Unmerged | merged",
         type="pil",

@@ -1,4 +1,4 @@
-"""Draws a picture once more and notes what merging does in every block, at some of the steps."""
+"""Generates an image once more and notes what merging does in every block, at some of the steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tokenmerge.engine.block_site import BlockSite
-from tokenmerge.engine.root import RootSite
-from tokenmerge.engine.stack_site import StackSite
+from tokenmerge.engine.arguments import split_pieces, tokens_of
+from tokenmerge.engine.schedule import Kind
+from tokenmerge.engine.session import Session
+from tokenmerge.engine.stack_run import StackRun
 from tokenmerge.eval.figures.clusters import CLUSTERS, chosen, kmeans
 from tokenmerge.eval.figures.overlap import overlaps, recorded_destinations
 from tokenmerge.methods.interfaces import Operator
 from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.models.base import Block
 from tokenmerge.web.bounds import Request
 from tokenmerge.web.stages import stages_of, timed_merging
 
@@ -102,7 +104,7 @@ class MergeView:
 
 @dataclass
 class Recording:
-    """What was seen while one picture was drawn."""
+    """What was seen while one image was generated."""
 
     request: Request
     image: Image
@@ -123,14 +125,14 @@ class Recording:
 
 
 def record(studio: Studio, request: Request, watch: Watch) -> Recording:
-    """Draw the picture with every block watched; once more, with new destinations at every step, for their overlap."""
+    """Generate the image with every block watched; then again, with new destinations at each step, for the overlap."""
     with studio.alone(request.model, watch) as loaded:
-        unmerged = studio.unmerged(request.model, request.picture, watch.within(0, 0.3))
-        with timed_merging(loaded, request.config) as (stopwatch, roots):
-            recorder = _Recorder(roots[0], request.picture.steps)
+        unmerged = studio.unmerged(request.model, request.image, watch.within(0, 0.3))
+        with timed_merging(loaded, request.config) as (stopwatch, sessions):
+            recorder = _Recorder(sessions[0], request.image.steps)
             with recorder.watching():
-                image, seconds = studio.draw(loaded, request.picture, "looking inside", watch.within(0.3, 0.65))
-            averages = any(block.place.averages for stack in roots[0].stacks for block in stack.blocks)
+                image, seconds = studio.generate(loaded, request.image, "looking inside", watch.within(0.3, 0.65))
+            averages = any(row.context.averages for stack in sessions[0].stacks for row in stack.program.spans)
         stages = {
             "unmerged": stages_of(unmerged.parts, unmerged.seconds),
             "merged": stages_of(stopwatch.read(), seconds, recorder.aside),
@@ -139,12 +141,12 @@ def record(studio: Studio, request: Request, watch: Watch) -> Recording:
         config = request.config
         if isinstance(config, ToMA) and not (isinstance(config, LowerBound) or config.redraws or averages):
             with recorded_destinations(loaded.pipe, config) as picks:
-                studio.draw(loaded, request.picture, "destinations of every step", watch.within(0.65, 1))
+                studio.generate(loaded, request.image, "destinations of every step", watch.within(0.65, 1))
             recording.overlaps = overlaps(picks)
         else:
             recording.no_overlaps = (
                 f"{type(config).__name__} with these settings does not choose its destinations by looking at the "
-                f"picture, so there is nothing to follow over the steps. Choose another of the ToMA methods, or a "
+                f"image, so there is nothing to follow over the steps. Choose another of the ToMA methods, or a "
                 f"ratio that leaves more than one token of each tile, to see this."
             )
     return recording
@@ -153,8 +155,8 @@ def record(studio: Studio, request: Request, watch: Watch) -> Recording:
 class _Recorder:
     """Notes the operators in use and the clusters of the tokens, and how long the noting takes."""
 
-    def __init__(self, root: RootSite, steps: int) -> None:
-        self.root = root
+    def __init__(self, session: Session, steps: int) -> None:
+        self.session = session
         self.steps = set(chosen(steps, MOST_STEPS))
         self.views: dict[tuple[str, int], MergeView] = {}
         self.clusters: dict[tuple[str, int], NDArray[np.int64]] = {}
@@ -164,13 +166,13 @@ class _Recorder:
     @contextmanager
     def watching(self) -> Iterator[None]:
         handles = []
-        for stack in self.root.stacks:
-            for block in stack.blocks:
-                module = block.block.module
+        for stack in self.session.stacks:
+            for block in stack.described.merging:
                 # Before the block's own hook tokens are all there; after it its operators are.
-                handles.append(module.register_forward_pre_hook(self._seeing(block), with_kwargs=True, prepend=True))
-                handles.append(module.register_forward_pre_hook(self._merging(block)))
-            if stack.stack.norm and stack.blocks:
+                see, note = self._seeing(stack, block), self._merging(stack, block)
+                handles.append(block.module.register_forward_pre_hook(see, with_kwargs=True, prepend=True))
+                handles.append(block.module.register_forward_hook(note))
+            if stack.stack.norm and stack.described.merging:
                 norm = stack.stack.owner.get_submodule(stack.stack.norm)
                 handles.append(norm.register_forward_hook(self._seeing_image(stack), prepend=True))
         try:
@@ -179,53 +181,61 @@ class _Recorder:
             for handle in handles:
                 handle.remove()
 
-    def _seeing(self, block: BlockSite) -> Any:
+    def _seeing(self, stack: StackRun, block: Block) -> Any:
         def see(module: nn.Module, args: Any, kwargs: Any) -> None:
-            stack = block.stack
-            tokens: Tensor = args[0] if args else kwargs["hidden_states"]
-            if self._wanted(block) and tokens.shape[1] >= stack.tokens:
-                own = stack.pieces(tokens, stack.tokens)[1]
-                if stack.reorders and not (block.first_of_run or stack.apart):
-                    own = stack.regions.scatter(own)
-                self._cluster(block, own)
+            layout = stack.program.layout
+            tokens = tokens_of(args, kwargs)
+            if not self._wanted(stack) or layout is None or tokens.shape[1] < layout.tokens:
+                return
+            own = split_pieces(tokens, layout.tokens, stack.call.trailing if stack.call else 0, text_last=False)[1]
+            rows = [row for _, row in stack.rows_of(block) if hasattr(row, "gather")]
+            reordered = any(row.context.in_region_order for row in stack.program.spans)
+            if reordered and layout.regions is not None and not any(row.gather for row in rows):
+                own = layout.regions.scatter(own)
+            self._cluster(stack, block, own)
 
         return see
 
-    def _seeing_image(self, stack: StackSite) -> Any:
+    def _seeing_image(self, stack: StackRun) -> Any:
         """Where a stack is merged before its first block."""
 
         def see(module: nn.Module, args: Any, image: Tensor) -> None:
-            if stack.around and self._wanted(stack.first):
-                self._cluster(stack.first, image.flatten(2).transpose(1, 2))
+            if stack.program.wraps and self._wanted(stack):
+                self._cluster(stack, stack.described.merging[0], image.flatten(2).transpose(1, 2))
 
         return see
 
-    def _cluster(self, block: BlockSite, tokens: Tensor) -> None:
+    def _cluster(self, stack: StackRun, block: Block, tokens: Tensor) -> None:
         begin = time.perf_counter()
-        grid = block.stack.grid or ()
+        grid = stack.program.grid
         if len(grid) == 2:
-            self.clusters[block.block.name, self.root.plan.step] = kmeans(
-                tokens[-1].detach().float().cpu(), CLUSTERS
-            ).numpy()
-            self.grids[block.block.name] = grid[0], grid[1]
+            found = kmeans(tokens[-1].detach().float().cpu(), CLUSTERS).numpy()
+            self.clusters[block.name, self.session.schedule.number] = found
+            self.grids[block.name] = grid[0], grid[1]
         self.aside += time.perf_counter() - begin
 
-    def _merging(self, block: BlockSite) -> Any:
-        def note(module: nn.Module, args: Any) -> None:
+    def _merging(self, stack: StackRun, block: Block) -> Any:
+        def note(module: nn.Module, args: Any, output: Any) -> None:
             begin = time.perf_counter()
-            grid = block.stack.grid or ()
-            if self._wanted(block) and len(grid) == 2:
-                operators = block.operators
+            grid = stack.program.grid
+            operators = stack.operators_of(block) if self._wanted(stack) and len(grid) == 2 else None
+            if operators is not None:
                 operator = operators.queries if operators.queries is not None else operators.keys
                 if operator is not None and operator.destinations is not None:
                     # Without the stopwatch that stands around it.
                     bare = getattr(operator, "bare", operator)
-                    order = block.stack.regions.order.cpu() if block.place.in_region_order else None
-                    view = MergeView((grid[0], grid[1]), bare, operator.destinations.shape[0], order)
-                    self.views[block.block.name, self.root.plan.step] = view
+                    view = MergeView((grid[0], grid[1]), bare, operator.destinations.shape[0], self._order(stack))
+                    self.views[block.name, self.session.schedule.number] = view
             self.aside += time.perf_counter() - begin
 
         return note
 
-    def _wanted(self, block: BlockSite) -> bool:
-        return block.active and self.root.plan.step in self.steps
+    @staticmethod
+    def _order(stack: StackRun) -> Tensor | None:
+        reordered = any(row.context.in_region_order for row in stack.program.spans)
+        layout = stack.program.layout
+        return layout.regions.order.cpu() if reordered and layout is not None and layout.regions is not None else None
+
+    def _wanted(self, stack: StackRun) -> bool:
+        merges = stack.kind is Kind.MERGED and not self.session.calibrating and stack.program.merges
+        return merges and self.session.schedule.number in self.steps

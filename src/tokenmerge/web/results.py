@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenmerge.runtime.files import write_json
 from tokenmerge.web.bounds import Inputs
 from tokenmerge.web.runs import Comparison
 
@@ -27,10 +27,10 @@ class Run:
 
 def figures(comparison: Comparison) -> str:
     """The numbers of a comparison, as HTML."""
-    kept = "kept from before" if comparison.reused else "drawn now"
+    kept = "kept from before" if comparison.reused else "generated now"
     fidelity = comparison.fidelity
     psnr = "identical" if fidelity.psnr is None else f"{fidelity.psnr:.1f} dB"
-    faster = "faster" if comparison.speedup >= 1 else "slower: a small picture, or a busy machine"
+    faster = "faster" if comparison.speedup >= 1 else "slower: a small image, or a busy machine"
     cards = (
         ("Unmerged", f"{comparison.unmerged.seconds:.2f} s", kept),
         ("Merged", f"{comparison.merged.seconds:.2f} s", html.escape(comparison.request.label)),
@@ -55,7 +55,7 @@ def _row(run: Run) -> list[Any]:
     psnr = "identical" if made.fidelity.psnr is None else f"{made.fidelity.psnr:.1f}"
     return [
         run.number,
-        made.request.picture.prompt,
+        made.request.image.prompt,
         made.request.method,
         f"{made.request.ratio:g}",
         f"{width} x {height}",
@@ -69,9 +69,7 @@ def _row(run: Run) -> list[Any]:
 def export(runs: Sequence[Run], folder: Path) -> Path:
     """The history as a JSON file, oldest first."""
     file = folder / "tokenmerge-history.json"
-    file.write_text(
-        json.dumps([run.comparison.to_dict() for run in runs], indent=2, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    write_json(file, [run.comparison.to_dict() for run in runs])
     return file
 
 
@@ -85,6 +83,6 @@ def message(sentences: Sequence[str] | str, bad: bool = False) -> str:
 
 
 def progress_message(done: int, count: int) -> str:
-    """How many pictures of a sweep are drawn, with a bar."""
-    told = f"{done} of {count} merged pictures are drawn."
+    """How many images of a sweep are generated, with a bar."""
+    told = f"{done} of {count} merged images are generated."
     return f'<p role="status">{told}<progress value="{done}" max="{count}">{told}</progress></p>'

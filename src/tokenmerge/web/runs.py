@@ -1,4 +1,4 @@
-"""Draws what the page asks for: one model loaded at a time, one picture drawn at a time, unmerged ones kept."""
+"""Generates what the page asks for: one model loaded at a time, one image generated at a time, unmerged ones kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.runtime.generation import Picture, check_picture, draw, guidance_arguments
+from tokenmerge.runtime.generation import ImageRequest, check_request, guidance_arguments
 from tokenmerge.runtime.pipelines import LoadedPipeline, load_pipeline
 from tokenmerge.web.bounds import Request
 from tokenmerge.web.stages import timed_parts
@@ -32,7 +32,7 @@ class Cancelled(Exception):
 
 @dataclass
 class Watch:
-    """How a drawing tells how far it is, and learns that it should stop.
+    """How a generation reports its progress, and how it is stopped.
 
     report: called with the fraction that is done, from 0 to 1, and what is being done.
     """
@@ -53,7 +53,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture, and how long it took."""
+    """An image, and how long it took."""
 
     image: Image
     seconds: float
@@ -69,7 +69,7 @@ class Comparison:
     merged: Shot
     fidelity: Fidelity
     explanation: str
-    reused: bool  # the unmerged image is one that was drawn before
+    reused: bool  # the unmerged image is one that was generated before
     guidance: dict[str, Any]  # as the pipeline's call takes it
     notes: tuple[str, ...] = ()
 
@@ -79,13 +79,13 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pixels, as plain JSON values."""
-        request, picture = self.request, self.request.picture
+        request, wanted = self.request, self.request.image
         return {
-            "prompt": picture.prompt,
-            "seed": picture.seed,
-            "steps": picture.steps,
+            "prompt": wanted.prompt,
+            "seed": wanted.seed,
+            "steps": wanted.steps,
             "size": list(self.merged.image.size),
-            "guidance": picture.guidance,
+            "guidance": wanted.guidance,
             "model": request.model,
             "method": request.method,
             "config": request.config.to_dict(),
@@ -98,7 +98,7 @@ class Comparison:
 
 
 class Studio:
-    """Holds the loaded model and the unmerged pictures drawn with it.
+    """Holds the loaded model and the unmerged images generated with it.
 
     pickles_of: the one model whose weights may be pickles; the page can name any, and whoever looks at it can.
     """
@@ -106,9 +106,9 @@ class Studio:
     def __init__(self, device: str | None = None, dtype: str | None = None, pickles_of: str | None = None) -> None:
         self._device, self._dtype, self._pickles_of = device, dtype, pickles_of
         self._loaded: LoadedPipeline | None = None
-        # Two pictures at once would share one model, and neither would be timed right.
+        # Two images at once would share one model, and neither would be timed right.
         self._lock = threading.RLock()
-        self._unmerged: OrderedDict[tuple[str, Picture], Shot] = OrderedDict()
+        self._unmerged: OrderedDict[tuple[str, ImageRequest], Shot] = OrderedDict()
         self._warm: set[Any] = set()
 
     def load(self, name: str, watch: Watch | None = None) -> LoadedPipeline:
@@ -123,18 +123,18 @@ class Studio:
             return self._loaded
 
     def compare(self, request: Request, watch: Watch) -> Comparison:
-        """Both pictures; the unmerged one only if it was not drawn before."""
+        """Both images; the unmerged one only if it was not generated before."""
         from tokenmerge.runtime.fidelity import fidelity
 
         with self._lock, _noting() as notes:
             loaded = self.load(request.model, watch)
-            reused = self.has_unmerged(request.model, request.picture)
+            reused = self.has_unmerged(request.model, request.image)
             half = 0.0 if reused else 0.5
             self._warm_up(loaded, request, watch)
-            unmerged = self.unmerged(request.model, request.picture, watch.within(0, half))
+            unmerged = self.unmerged(request.model, request.image, watch.within(0, half))
             merged, explanation = self._merged(loaded, request, watch.within(half, 1))
         if loaded.random:
-            notes.insert(0, f"{loaded.name} has random weights: its pictures mean nothing. Choose a trained model.")
+            notes.insert(0, f"{loaded.name} has random weights: its images mean nothing. Choose a trained model.")
         return Comparison(
             request,
             unmerged,
@@ -142,48 +142,48 @@ class Studio:
             fidelity(unmerged.image, merged.image),
             explanation,
             reused,
-            guidance_arguments(loaded.pipe, request.picture.guidance),
+            guidance_arguments(loaded.pipe, request.image.guidance),
             tuple(dict.fromkeys(notes)),
         )
 
     @property
     def busy(self) -> bool:
-        """Is something being drawn, or a model being loaded, by another thread?"""
+        """Whether another thread is generating an image or loading a model."""
         free = self._lock.acquire(blocking=False)
         if free:
             self._lock.release()
         return not free
 
-    def has_unmerged(self, model: str, picture: Picture) -> bool:
-        return (model, picture) in self._unmerged
+    def has_unmerged(self, model: str, wanted: ImageRequest) -> bool:
+        return (model, wanted) in self._unmerged
 
-    def unmerged(self, model: str, picture: Picture, watch: Watch) -> Shot:
-        """The picture with nothing merged, from the last few where it is among them."""
+    def unmerged(self, model: str, wanted: ImageRequest, watch: Watch) -> Shot:
+        """The image with nothing merged, from the last few where it is among them."""
         with self._lock:
-            key = model, picture
+            key = model, wanted
             if key not in self._unmerged:
                 loaded = self.load(model, watch)
-                check_picture(loaded, picture)
+                check_request(loaded, wanted)
                 with timed_parts(loaded) as stopwatch:
-                    image, seconds = self.draw(loaded, picture, "unmerged", watch)
+                    image, seconds = self.generate(loaded, wanted, "unmerged", watch)
                 self._unmerged[key] = Shot(image, seconds, stopwatch.read())
                 while len(self._unmerged) > KEPT_UNMERGED:
                     self._unmerged.popitem(last=False)
             self._unmerged.move_to_end(key)
             return self._unmerged[key]
 
-    def unmerged_now(self, model: str, picture: Picture, watch: Watch) -> Shot:
-        """The picture with nothing merged, drawn and timed anew, whatever is kept."""
+    def unmerged_now(self, model: str, wanted: ImageRequest, watch: Watch) -> Shot:
+        """The image with nothing merged, generated and timed anew, whatever is kept."""
         with self._lock:
             loaded = self.load(model, watch)
-            check_picture(loaded, picture)
+            check_request(loaded, wanted)
             watch.tell(0, "warming up")
-            self._warm_up_unmerged(loaded, picture)
-            return Shot(*self.draw(loaded, picture, "unmerged", watch))
+            self._warm_up_unmerged(loaded, wanted)
+            return Shot(*self.generate(loaded, wanted, "unmerged", watch))
 
-    def merged(self, model: str, picture: Picture, config: MergeConfig, what: str, watch: Watch) -> Shot:
-        """The picture with tokens merged."""
-        request = Request(model, picture, what, config)
+    def merged(self, model: str, wanted: ImageRequest, config: MergeConfig, what: str, watch: Watch) -> Shot:
+        """The image with tokens merged."""
+        request = Request(model, wanted, what, config)
         with self._lock:
             loaded = self.load(model, watch)
             self._warm_up(loaded, request, watch)
@@ -191,28 +191,28 @@ class Studio:
 
     @contextmanager
     def alone(self, model: str, watch: Watch) -> Iterator[LoadedPipeline]:
-        """The model, and nobody else drawing with it."""
+        """The model, and nobody else generating with it."""
         with self._lock:
             yield self.load(model, watch)
 
     @staticmethod
-    def draw(loaded: LoadedPipeline, picture: Picture, what: str, watch: Watch) -> tuple[Image, float]:
-        """Draw with whatever is applied to the pipeline, telling of every step."""
-        watch.tell(0, f"{what}: step 0 of {picture.steps}")
+    def generate(loaded: LoadedPipeline, wanted: ImageRequest, what: str, watch: Watch) -> tuple[Image, float]:
+        """Generate with whatever is applied to the pipeline, telling of every step."""
+        watch.tell(0, f"{what}: step 0 of {wanted.steps}")
 
         def on_step(done: int) -> None:
-            watch.tell(min(1.0, done / picture.steps), f"{what}: step {done} of {picture.steps}")
+            watch.tell(min(1.0, done / wanted.steps), f"{what}: step {done} of {wanted.steps}")
 
-        return draw(loaded, picture, on_step=on_step)
+        return loaded.generate(wanted, on_step=on_step)
 
     def _merged(
         self, loaded: LoadedPipeline, request: Request, watch: Watch, explained: bool = True
     ) -> tuple[Shot, str]:
         from tokenmerge.api import merged
 
-        check_picture(loaded, request.picture)
+        check_request(loaded, request.image)
         with merged(loaded.pipe, request.config) as handle:
-            image, seconds = self.draw(loaded, request.picture, request.label, watch)
+            image, seconds = self.generate(loaded, request.image, request.label, watch)
             explanation = str(handle.explain()) if explained else ""
         return Shot(image, seconds), explanation
 
@@ -220,20 +220,20 @@ class Studio:
         """A step of each that is not timed, for the first finds cold caches; the merged one first, to fail soon."""
         from tokenmerge.api import merged
 
-        check_picture(loaded, request.picture)
-        short = replace(request.picture, steps=WARM_UP_STEPS)
+        check_request(loaded, request.image)
+        short = replace(request.image, steps=WARM_UP_STEPS)
         watch.tell(0, "warming up")
         if (request.config, short.size) not in self._warm:
             with merged(loaded.pipe, request.config):
-                draw(loaded, short)
+                loaded.generate(short)
             self._warm.add((request.config, short.size))
-        if not self.has_unmerged(request.model, request.picture):
-            self._warm_up_unmerged(loaded, request.picture)
+        if not self.has_unmerged(request.model, request.image):
+            self._warm_up_unmerged(loaded, request.image)
 
-    def _warm_up_unmerged(self, loaded: LoadedPipeline, picture: Picture) -> None:
-        if picture.size not in self._warm:
-            draw(loaded, replace(picture, steps=WARM_UP_STEPS))
-            self._warm.add(picture.size)
+    def _warm_up_unmerged(self, loaded: LoadedPipeline, wanted: ImageRequest) -> None:
+        if wanted.size not in self._warm:
+            loaded.generate(replace(wanted, steps=WARM_UP_STEPS))
+            self._warm.add(wanted.size)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def _environment(folder: str) -> Iterator[None]:
     """What Gradio reads from the environment, for as long as the page is served."""
     wanted = {
         "GRADIO_ANALYTICS_ENABLED": "False",  # nothing may be told to anyone
-        "GRADIO_TEMP_DIR": folder,  # pictures are handed to the browser as files; they go when the page goes
+        "GRADIO_TEMP_DIR": folder,  # images are handed to the browser as files; they go when the page goes
     }
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

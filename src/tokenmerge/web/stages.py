@@ -1,4 +1,4 @@
-"""Where the time of a picture goes: choosing destinations, making weights, merging, unmerging, attention, MLP."""
+"""Where the time of an image goes: choosing destinations, making weights, merging, unmerging, attention, MLP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from tokenmerge.api import denoisers_of
 from tokenmerge.bench.instrument import StagedConfig
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.engine.root import RootSite
+from tokenmerge.engine.session import Session
 from tokenmerge.models import family_of
 from tokenmerge.runtime.pipelines import LoadedPipeline
 from tokenmerge.runtime.timing import Stopwatch
@@ -29,26 +29,26 @@ def timed_parts(loaded: LoadedPipeline) -> Iterator[Stopwatch]:
 
 
 @contextmanager
-def timed_merging(loaded: LoadedPipeline, config: MergeConfig) -> Iterator[tuple[Stopwatch, list[RootSite]]]:
+def timed_merging(loaded: LoadedPipeline, config: MergeConfig) -> Iterator[tuple[Stopwatch, list[Session]]]:
     """Merging with a stopwatch on all that it does, and on attention and MLPs."""
     stopwatch = Stopwatch(loaded.device)
     staged: Any = StagedConfig(config, stopwatch)
     models = denoisers_of(loaded.pipe)
-    roots = [RootSite(model, family_of(model), cast(MergeConfig, staged)) for model in models]
-    for root in roots:
-        root.attach()
+    sessions = [Session(model, family_of(model), cast(MergeConfig, staged)) for model in models]
+    for session in sessions:
+        session.attach()
     try:
         with _on_parts(loaded, stopwatch):
-            yield stopwatch, roots
+            yield stopwatch, sessions
     finally:
-        for root in roots:
-            root.detach()
+        for session in sessions:
+            session.detach()
 
 
 def stages_of(laps: dict[str, float], seconds: float, aside: float = 0.0) -> dict[str, float]:
     """Seconds by stage, from a stopwatch's laps and the whole.
 
-    aside: seconds of the whole that were spent on looking, not on the picture.
+    aside: seconds of the whole that were spent on looking, not on the image.
     """
     repeated = laps.get("repeated", 0.0)
     stages = {

@@ -1,4 +1,4 @@
-"""The tab "Sweep": methods at several ratios, as a plot of quality against time and as a grid of pictures."""
+"""The tab "Sweep": methods at several ratios, as a plot of quality against time and as a grid of images."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tokenmerge.eval.figures.drawing import look_of, new_figure, styled, to_svg
 from tokenmerge.eval.figures.grids import data_url
 from tokenmerge.methods.named import named_config
 from tokenmerge.runtime.fidelity import Fidelity, fidelity
-from tokenmerge.runtime.generation import Picture
+from tokenmerge.runtime.generation import ImageRequest
 from tokenmerge.web.runs import Shot, Watch, sentence_of
 
 if TYPE_CHECKING:
     from tokenmerge.web.runs import Studio
 
 THUMBNAIL = 256  # pixels
-HIGHEST_PSNR = 60.0  # where identical images, whose PSNR is infinite, are drawn
+HIGHEST_PSNR = 60.0  # where identical images, whose PSNR is infinite, are plotted
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method at one ratio: its picture, or why there is none."""
+    """One method at one ratio: its image, or why there is none."""
 
     method: str
     ratio: float
     shot: Shot | None = None
     fidelity: Fidelity | None = None
     reason: str = ""
-    unmerged_seconds: float = 0.0  # of the unmerged picture drawn right before its method
+    unmerged_seconds: float = 0.0  # of the unmerged image generated right before its method
 
     @property
     def share(self) -> float:
@@ -45,14 +45,14 @@ class Cell:
 class Swept:
     """A sweep as far as it has come."""
 
-    unmerged: tuple[Shot, ...]  # the same picture, drawn once before each method
+    unmerged: tuple[Shot, ...]  # the same image, generated once before each method
     cells: tuple[Cell, ...] = ()
 
 
 def sweep(
-    studio: Studio, model: str, picture: Picture, pairs: Sequence[tuple[str, float]], watch: Watch
+    studio: Studio, model: str, wanted: ImageRequest, pairs: Sequence[tuple[str, float]], watch: Watch
 ) -> Iterator[Swept]:
-    """Draw every pair, and the unmerged picture before each method, giving what there is after each pair.
+    """Generate every pair, and the unmerged image before each method, giving what there is after each pair.
 
     A machine is not equally fast all day: a time from an earlier moment would make speed-ups that nobody has seen. A
     pair that cannot be is skipped.
@@ -62,14 +62,14 @@ def sweep(
     stretches = (watch.within(index / count, (index + 1) / count) for index in range(count))
     swept = Swept(())
     for method in methods:
-        unmerged = studio.unmerged_now(model, picture, next(stretches))
+        unmerged = studio.unmerged_now(model, wanted, next(stretches))
         swept = Swept((*swept.unmerged, unmerged), swept.cells)
         if not swept.cells:
             yield swept
         for ratio in [ratio for name, ratio in pairs if name == method]:
             stretch = next(stretches)
             try:
-                shot = studio.merged(model, picture, named_config(method, ratio), method, stretch)
+                shot = studio.merged(model, wanted, named_config(method, ratio), method, stretch)
             except TokenMergeError as error:
                 cell = Cell(method, ratio, reason=sentence_of(error))
             else:
@@ -81,7 +81,7 @@ def sweep(
 def draw_quality_against_time(swept: Swept) -> str:
     """SVG: a line per method, from its lowest ratio to its highest; the dashed line is the unmerged time.
 
-    Times are shares of the unmerged time of the same method, so that a method drawn in a slow minute loses nothing.
+    Times are shares of the unmerged time of the same method, so that a method generated in a slow minute loses nothing.
     """
     names = list(dict.fromkeys(cell.method for cell in swept.cells))
     with styled():
@@ -90,13 +90,13 @@ def draw_quality_against_time(swept: Swept) -> str:
         for name in names:
             line = [cell for cell in swept.cells if cell.method == name and cell.shot and cell.fidelity]
             times = [100 * cell.share for cell in line]
-            values = [_psnr(cell.fidelity) for cell in line if cell.fidelity]
+            values = [min(cell.fidelity.finite_psnr, HIGHEST_PSNR) for cell in line if cell.fidelity]
             panel.plot(times, values, label=name, markersize=6, **look_of(name, names))
             for cell, time, value in zip(line, times, values, strict=True):
                 label = {"textcoords": "offset points", "xytext": (6, 4), "fontsize": 8, "color": "#666666"}
                 panel.annotate(f"{cell.ratio:g}", (time, value), **label)
         panel.axvline(100, color="#444444", linestyle="--", linewidth=1, label="unmerged")
-        panel.set_xlabel("time in % of the unmerged picture's (left is faster)")
+        panel.set_xlabel("time in % of the unmerged image's (left is faster)")
         panel.set_ylabel("PSNR in dB (up is closer)")
         panel.margins(0.12)
         panel.set_xlim(left=0)
@@ -105,7 +105,7 @@ def draw_quality_against_time(swept: Swept) -> str:
 
 
 def draw_grid(swept: Swept) -> str:
-    """HTML: the unmerged picture, then a row of pictures per method. Rows wrap where the page is narrow."""
+    """HTML: the unmerged image, then a row of images per method. Rows wrap where the page is narrow."""
     times = ", ".join(f"{shot.seconds:.2f} s" for shot in swept.unmerged)
     first = _figure(swept.unmerged[0].image, "nothing merged", times)
     rows = [f'<div class="tm-row"><h4>unmerged</h4><div class="tm-cells">{first}</div></div>']
@@ -129,7 +129,3 @@ def _figure(image: Image.Image, title: str, *remarks: str) -> str:
         f'<figure><img src="{data_url(image, THUMBNAIL)[0]}" alt="{html.escape(title)}">'
         f"<figcaption><b>{html.escape(title)}</b>{lines}</figcaption></figure>"
     )
-
-
-def _psnr(value: Fidelity) -> float:
-    return HIGHEST_PSNR if value.psnr is None else min(value.psnr, HIGHEST_PSNR)

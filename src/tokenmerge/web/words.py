@@ -4,49 +4,49 @@ from __future__ import annotations
 
 TITLE = "tokenmerge"
 INTRO = (
-    "Neighbouring patches of a picture often say the same thing. Merged, they let the model work on fewer tokens: "
+    "Neighbouring patches of an image often say the same thing. Merged, they let the model work on fewer tokens: "
     "faster, and a little blurred. See how much of each."
 )
 
-PROMPT = "What to draw. A longer prompt takes no longer."
-SEED = "Which noise to start from. The same seed gives the same picture; speed does not change."
-STEPS = "Denoising steps. More take longer and draw cleaner; merging saves its share of each."
-SIZE = "Width x height in pixels, such as 512 x 512 or 768 x 512. Merging saves more on larger pictures."
+PROMPT = "What to generate. A longer prompt takes no longer."
+SEED = "Which noise to start from. The same seed gives the same image; speed does not change."
+STEPS = "Denoising steps. More take longer and make cleaner images; merging saves its share of each."
+SIZE = "Width x height in pixels, such as 512 x 512 or 768 x 512. Merging saves more on larger images."
 GUIDANCE = "How strictly to follow the prompt. Empty: the model's own. 1 or less runs the model once a step, not twice."
 MODEL = "An embedded model, the folder of a diffusers model, or a hub id such as org/model (which is downloaded)."
 METHOD = "How tokens are chosen and merged."
 RATIO = "Fraction of tokens merged away. More is faster and blurs more; try 0.3 to 0.6 first."
-REGION = "Where similar tokens are looked for. Tiles keep most of the picture; global searches longest."
+REGION = "Where similar tokens are looked for. Tiles keep most of the image; global searches longest."
 SCOPE = "How often tokens are merged. Site: around each part, keeps most detail. Stack: once for many blocks, fastest."
 PARTS = "What runs on fewer tokens. All three are fastest; self-attention alone is safest."
 SELECT = "Steps for which chosen tokens are kept. More is faster; the choice grows stale."
 WEIGHTS = "Steps for which merge weights are kept; must divide the number beside it."
 
 INSIDE = (
-    "Draws the picture described on the Compare tab twice more and watches every block: which tokens are merged, "
+    "Generates the image described on the Compare tab twice more and watches every block: which tokens are merged, "
     "how much each counts, and where the time goes."
 )
 BLOCK = "A transformer block. The first and last ones see the finest grid of tokens."
 STEP = "Early steps settle the layout, late ones the detail."
-TOKEN = "Click a token in the picture above, or give its row and column."
+TOKEN = "Click a token in the image above, or give its row and column."
 MERGES = "Tokens in one outline are merged into the dot, and shown in their mean colour. The rest are left alone."
 WEIGHT_MAP = "The framed token is the chosen one; the dot is the destination it reads from; colour is merge weight."
-CLUSTERS = "Tokens that the block takes for alike (k-means of its hidden states), in their colours in the picture."
+CLUSTERS = "Tokens that the block takes for alike (k-means of its hidden states), in their colours in the image."
 OVERLAP = (
     "If destinations were chosen anew at every step, how many would be those of the first step of their ten? Where the "
     "line stays high, choosing rarely costs nothing."
 )
-STAGES = "Seconds of the whole picture. Merging pays when what it saves in attention and MLP exceeds what it costs."
+STAGES = "Seconds of the whole image. Merging pays when what it saves in attention and MLP exceeds what it costs."
 
 SWEEP = (
-    "Draws the picture described on the Compare tab with each method at each ratio, one at a time, and unmerged before "
-    "each method, to compare times with."
+    "Generates the image described on the Compare tab with each method at each ratio, one at a time, and unmerged "
+    "before each method, to compare times with."
 )
-SWEEP_METHODS = "Each draws one picture per ratio."
+SWEEP_METHODS = "Each generates one image per ratio."
 SWEEP_RATIOS = "Fraction of tokens merged away. More is faster and blurs more."
 
-DIVIDER = "Drag it here or in the picture: unmerged on its left, merged on its right."
-NO_RESULT = "Press Compare, and the unmerged and the merged picture appear here with a slider between them."
+DIVIDER = "Drag it here or in the image: unmerged on its left, merged on its right."
+NO_RESULT = "Press Compare, and the unmerged and the merged image appear here with a slider between them."
 EXAMPLES = (
     ("red apple", 0),
     ("red heart", 1),

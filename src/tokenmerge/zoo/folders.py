@@ -11,7 +11,7 @@ from tokenmerge.errors import ModelLoadError
 
 NAMES = ("emoji-sd", "emoji-flux")
 WEIGHTS = Path(__file__).with_name("weights")
-GUIDANCE = 3.0  # what they draw best with; their pipelines' own is for far larger models
+GUIDANCE = 3.0  # their best; their pipelines' default is for far larger models
 CHECKSUMS = "checksums.json"
 CAPTIONS = "captions.json"
 

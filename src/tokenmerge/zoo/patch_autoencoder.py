@@ -44,7 +44,7 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
         self.decoder = nn.Conv2d(latent_channels, out_channels * PATCH * PATCH, 3, padding=1, padding_mode="replicate")
 
     def encode(self, x: Tensor, return_dict: bool = True) -> AutoencoderKLOutput | tuple[DiagonalGaussianDistribution]:
-        """Pictures (B, 3, H, W) in [-1, 1] -> a distribution without spread over latents (B, C, H/8, W/8)."""
+        """Images (B, 3, H, W) in [-1, 1] -> a distribution without spread over latents (B, C, H/8, W/8)."""
         mean = self.encoder(x)
         # The pipelines ask for a distribution; this one always gives its mean.
         moments = torch.cat([mean, torch.zeros_like(mean)], dim=1)
@@ -52,10 +52,10 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
         return AutoencoderKLOutput(latent_dist=latents) if return_dict else (latents,)
 
     def decode(self, z: Tensor, return_dict: bool = True, **_: Any) -> DecoderOutput | tuple[Tensor]:
-        """Latents (B, C, h, w) -> pictures (B, 3, 8h, 8w), about in [-1, 1]."""
-        pictures = nn.functional.pixel_shuffle(self.decoder(z), PATCH)
-        return DecoderOutput(sample=pictures) if return_dict else (pictures,)
+        """Latents (B, C, h, w) -> images (B, 3, 8h, 8w), about in [-1, 1]."""
+        images = nn.functional.pixel_shuffle(self.decoder(z), PATCH)
+        return DecoderOutput(sample=images) if return_dict else (images,)
 
     def forward(self, sample: Tensor, return_dict: bool = True) -> DecoderOutput | tuple[Tensor]:
-        """Pictures there and back: (B, 3, H, W) -> (B, 3, H, W)."""
+        """Images there and back: (B, 3, H, W) -> (B, 3, H, W)."""
         return self.decode(self.encode(sample, return_dict=False)[0].mode(), return_dict=return_dict)  # type: ignore[index]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tokenmerge.api import denoisers_of
 from tokenmerge.eval.figures.drawing import new_figure, styled, to_svg
 from tokenmerge.models import family_of
+from tokenmerge.models.arguments import named_arguments
 from tokenmerge.models.base import Family
 
 CLUSTERS = 12
@@ -61,15 +62,16 @@ class _Recorder:
         self.found: list[HiddenState] = []
 
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        timestep = self.family.read_call(args, kwargs).timestep
+        timestep = self.family.read_call((), named_arguments(module, args, kwargs)).timestep
         # Guidance may call the model twice at one step.
         self.step += self.step < 0 or timestep is None or timestep != self.timestep
         self.timestep = timestep
 
     def entering(self, stack: Any) -> Any:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            self.grid = tuple(stack.grid(args, kwargs))
-            self.trailing = stack.trailing(args, kwargs)
+            named = named_arguments(module, args, kwargs)
+            self.grid = tuple(stack.grid((), named))
+            self.trailing = stack.trailing((), named)
 
         return enter
 

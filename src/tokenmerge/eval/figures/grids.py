@@ -84,9 +84,9 @@ def embedded(path: Path, longest_side: int, quality: int = 88) -> tuple[str, tup
 
 def data_url(image: Image.Image, longest_side: int, quality: int = 88) -> tuple[str, tuple[int, int]]:
     """An image as a data URL of at most so many pixels a side, and its size."""
-    picture = image.convert("RGB")
-    picture.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
+    small = image.convert("RGB")
+    small.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
     kind = "webp" if features.check("webp") else "jpeg"
     buffer = io.BytesIO()
-    picture.save(buffer, format=kind, quality=quality)
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}", picture.size
+    small.save(buffer, format=kind, quality=quality)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}", small.size

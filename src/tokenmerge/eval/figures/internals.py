@@ -34,11 +34,11 @@ def internal_figures(
     maker = load_maker(experiment, allow_pickle)
     if CLUSTERS in drawn and drawn[CLUSTERS][1] is None:
         with recorded_hidden_states(maker.pipeline, experiment.image.steps) as states:
-            image = maker.draw(pair, experiment.image.steps)
+            image, _ = maker.generate(pair, experiment.image.steps)
         drawn[CLUSTERS] = (captions[CLUSTERS], draw_clusters(states, image))
     if OVERLAP in drawn and drawn[OVERLAP][1] is None:
         with recorded_destinations(maker.pipeline, _toma_of(experiment)) as picks:
-            maker.draw(pair, experiment.image.steps)
+            maker.generate(pair, experiment.image.steps)
         drawn[OVERLAP] = (captions[OVERLAP], draw_overlaps(overlaps(picks)))
     return drawn
 

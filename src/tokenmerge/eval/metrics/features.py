@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tokenmerge.eval.atomic import write_atomically
 from tokenmerge.eval.metrics.frechet import frechet_distance
 from tokenmerge.eval.metrics.images import read_image
 from tokenmerge.eval.metrics.inception import InceptionFeatures
 from tokenmerge.eval.statistics import Estimate, grouped_jackknife
+from tokenmerge.runtime.files import write_atomically
 
 GROUPS = 20
 BATCH = 8

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from tokenmerge.eval.errors import ExperimentError, MetricUnavailable
+from tokenmerge.runtime.fidelity import pixels_of
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -18,7 +17,7 @@ def read_image(path: Path) -> Tensor:
     """(3, H, W) uint8."""
     try:
         with Image.open(path) as image:
-            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
+            return pixels_of(image).contiguous()
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ExperimentError(
             f"the image {path} cannot be read ({error}): delete it and run the command again."

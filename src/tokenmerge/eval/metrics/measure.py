@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from tokenmerge.eval.atomic import append_line
 from tokenmerge.eval.errors import MetricUnavailable
 from tokenmerge.eval.experiment import MetricChoice
 from tokenmerge.eval.json_lines import lines_of
-from tokenmerge.eval.metrics import pixels
 from tokenmerge.eval.metrics.features import FeatureStore, fid
 from tokenmerge.eval.metrics.images import image_files, read_image
 from tokenmerge.eval.metrics.inception import load_inception
@@ -28,7 +26,9 @@ from tokenmerge.eval.records import Record
 from tokenmerge.eval.run_folder import RunFolder
 from tokenmerge.eval.statistics import Estimate
 from tokenmerge.eval.variants import BASELINE, Variant
-from tokenmerge.runtime.pipelines import pick_device
+from tokenmerge.runtime import fidelity
+from tokenmerge.runtime.devices import pick_device
+from tokenmerge.runtime.files import append_line
 
 # Takes the unmerged image, the merged one, (3, H, W) uint8 each, and the prompt.
 PairMetric = Callable[[Tensor, Tensor, str], float]
@@ -68,9 +68,9 @@ def _pair_metrics(
 ) -> dict[str, tuple[PairMetric, str]]:
     """Metrics by name, each with the name of its network."""
     loaders: dict[str, Callable[[], tuple[PairMetric, str]]] = {
-        "mse": lambda: ((lambda a, b, _: pixels.mse(a, b)), ""),
-        "psnr": lambda: ((lambda a, b, _: pixels.psnr(a, b)), ""),
-        "ssim": lambda: ((lambda a, b, _: pixels.ssim(a, b)), ""),
+        "mse": lambda: ((lambda a, b, _: fidelity.mse(a, b)), ""),
+        "psnr": lambda: ((lambda a, b, _: fidelity.psnr(a, b)), ""),
+        "ssim": lambda: ((lambda a, b, _: fidelity.ssim(a, b)), ""),
         "lpips": lambda: _lpips(choice.lpips, device),
         "clip": lambda: _clip(choice.clip, device),
         "dino": lambda: _dino(choice.dino, device),

@@ -77,8 +77,8 @@ def _processor(name: str) -> Any:
 
 
 def _pixels(processor: Any, image: Tensor) -> Tensor:
-    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
-    pixels: Tensor = processor(picture, return_tensors="pt")["pixel_values"]
+    pixel_image = Image.fromarray(image.permute(1, 2, 0).numpy())
+    pixels: Tensor = processor(pixel_image, return_tensors="pt")["pixel_values"]
     return pixels
 
 

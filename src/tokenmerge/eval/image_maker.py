@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 import platform
-import time
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 from tokenmerge.api import merged
 from tokenmerge.errors import TokenMergeError
@@ -21,20 +16,20 @@ from tokenmerge.eval.experiment import Experiment
 from tokenmerge.eval.pairs import Pair
 from tokenmerge.eval.prompts import cut_prompt, prompt_fits
 from tokenmerge.eval.variants import Variant
-from tokenmerge.runtime.generation import guidance_arguments
-
-METADATA_KEY = "tokenmerge"
+from tokenmerge.runtime.files import encoded
+from tokenmerge.runtime.generation import ImageRequest, generate
+from tokenmerge.runtime.machine import library_versions
 
 
 @dataclass(frozen=True)
-class Picture:
+class MadeImage:
     png: bytes
     seconds: float
     worker: str
     versions: dict[str, str]
 
 
-class PictureMaker:
+class ImageMaker:
     """Holds a model and makes any variant's image of any pair; no image depends on those made before it."""
 
     def __init__(self, experiment: Experiment, pipeline: Any) -> None:
@@ -46,8 +41,6 @@ class PictureMaker:
             # Sums depend on how they are split: the same threads, the same bits.
             torch.set_num_threads(experiment.model.threads)
         torch.backends.cudnn.deterministic = True
-        if hasattr(pipeline, "set_progress_bar_config"):
-            pipeline.set_progress_bar_config(disable=True)
         if getattr(pipeline, "safety_checker", None) is not None:
             pipeline.safety_checker = None  # a blackened image cannot be compared with anything
 
@@ -55,20 +48,23 @@ class PictureMaker:
         fits = prompt_fits(self.pipeline)
         return [cut_prompt(prompt, fits) for prompt in prompts]
 
-    def make(self, variant: Variant, pair: Pair) -> Picture:
+    def make(self, variant: Variant, pair: Pair) -> MadeImage:
         try:
             with merged(self.pipeline, variant.config) if variant.config else nullcontext():
                 self._warm_up(variant, pair)
             # Applied afresh, so that nothing of the warm-up's plan is left.
             with merged(self.pipeline, variant.config) if variant.config else nullcontext():
-                image, seconds = self._timed(pair, self.experiment.image.steps)
+                image, seconds = self.generate(pair, self.experiment.image.steps)
         except TokenMergeError as error:
             raise type(error)(f"variant {variant.label}: {error}") from error
-        return Picture(self._encoded(image, variant, pair), seconds, self._worker(), library_versions())
+        return MadeImage(self._encoded(image, variant, pair), seconds, self._worker(), library_versions())
 
-    def draw(self, pair: Pair, steps: int) -> Image.Image:
-        """An image of a pair with whatever is applied to the pipeline, neither timed nor kept."""
-        return self._timed(pair, steps)[0]
+    def generate(self, pair: Pair, steps: int) -> tuple[Image.Image, float]:
+        """An image of a pair with whatever is applied to the pipeline, and its seconds; it is not kept."""
+        choice = self.experiment.image
+        size = choice.width, choice.height
+        wanted = ImageRequest(pair.prompt, seed=pair.seed, steps=steps, size=size, guidance=choice.guidance)
+        return generate(self.pipeline, **wanted.arguments(self.pipeline))
 
     def _warm_up(self, variant: Variant, pair: Pair) -> None:
         """The first calls of a variant in a process find cold caches and compile kernels: they are not timed."""
@@ -76,32 +72,8 @@ class PictureMaker:
             return
         timing = self.experiment.timing
         for _ in range(timing.warmup):
-            self._timed(pair, min(timing.warmup_steps, self.experiment.image.steps))
+            self.generate(pair, min(timing.warmup_steps, self.experiment.image.steps))
         self._warm.add(variant.key)
-
-    def _timed(self, pair: Pair, steps: int) -> tuple[Image.Image, float]:
-        choice = self.experiment.image
-        # Noise from the CPU's generator is the same whatever device denoises it.
-        generator = torch.Generator().manual_seed(pair.seed)
-        guidance = guidance_arguments(self.pipeline, choice.guidance)
-        self._synchronize()
-        begin = time.perf_counter()
-        image = self.pipeline(
-            prompt=pair.prompt,
-            width=choice.width,
-            height=choice.height,
-            num_inference_steps=steps,
-            generator=generator,
-            **guidance,
-        ).images[0]
-        self._synchronize()
-        return image, time.perf_counter() - begin
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        elif self.device.type == "mps":
-            torch.mps.synchronize()
 
     def _encoded(self, image: Image.Image, variant: Variant, pair: Pair) -> bytes:
         choice = self.experiment.image
@@ -118,24 +90,8 @@ class PictureMaker:
             "steps": choice.steps,
             "guidance": choice.guidance,
         }
-        metadata = PngImagePlugin.PngInfo()
-        metadata.add_itxt(METADATA_KEY, json.dumps(made_from, ensure_ascii=False))
-        buffer = io.BytesIO()
-        image.save(buffer, format="PNG", pnginfo=metadata)
-        return buffer.getvalue()
+        return encoded(image, about=made_from)
 
     def _worker(self) -> str:
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
         return f"{platform.node()} {device}, {torch.get_num_threads()} threads"
-
-
-@cache
-def library_versions() -> dict[str, str]:
-    """What an image may depend on."""
-    versions = {"python": platform.python_version()}
-    for package in ("tokenmerge", "torch", "diffusers", "transformers"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "unknown"
-    return versions

@@ -1,4 +1,4 @@
-"""What a benchmark ran on: without it no figure means anything."""
+"""The machine and the versions that a result was made with: without them no figure means anything."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tokenmerge.errors import UsageError
-
-PACKAGES = ("tokenmerge", "torch", "diffusers", "tomesd", "numpy")
+PACKAGES = ("tokenmerge", "torch", "diffusers", "transformers")
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -27,8 +26,22 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {**{name: version_of(name) for name in PACKAGES}, "tomesd": version_of("tomesd")},
     }
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Python and the libraries that an image depends on."""
+    return {"python": platform.python_version(), **{name: version_of(name) or "unknown" for name in PACKAGES}}
+
+
+def version_of(package: str) -> str | None:
+    """The version that is installed; None if the package is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -40,18 +53,6 @@ def free_memory(device: torch.device) -> int | None:
         return int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
-
-
-def device_named(name: str | None) -> torch.device:
-    """The device a user asked for, or the best there is."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"device {name!r} cannot be used here ({error}): leave --device out, or use cpu.") from None
-    return device
 
 
 @contextmanager
@@ -78,11 +79,4 @@ def _total_memory() -> int | None:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
         return None

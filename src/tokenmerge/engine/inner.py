@@ -1,15 +1,15 @@
-"""PyTorch's own attention inside a module that cannot be told: fewer keys, what each weighs, and fewer queries."""
+"""PyTorch's own attention inside a module that takes no argument for it: fewer keys, their weights, fewer queries."""
 
 from __future__ import annotations
 
-import inspect
 import math
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
@@ -17,7 +17,6 @@ from tokenmerge.ops.picking import picked
 
 ATTENTION = functional.scaled_dot_product_attention
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-CALL = nn.Module._call_impl.__code__
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,25 +28,27 @@ class Asked:
 
 
 class InnerAttention(TorchFunctionMode):
-    """While it is entered, self-attention of `length` tokens reads some of them, and has weights beside its own mask.
+    """While it is entered, the next self-attention of `length` tokens reads some of them, by weights of ours.
 
-    To leave out keys or queries here, after all that a model does to each of them, its positions too, is the same as to
-    leave out the tokens they are made of.
+    Leaving out keys or queries here, after all that a model does to each of them, its positions too, is the same as
+    leaving out the tokens they are made of.
 
-    It is entered in one hook and left in another, for the length of one attention module's forward. An interrupt
-    from the keyboard passes no hook on its way out, so it does something only while that forward is running.
+    It is entered in one hook and left in another. Ctrl-C passes no hook on its way out and leaves it entered. So it
+    acts on one attention and never again, and only while the tokens that the module was called with are alive: the
+    frames that held them are gone once the interrupt has been handled.
     """
 
     def __init__(
         self,
-        attention: nn.Module,
+        tokens: Tensor | None,
         length: int,
         read: Tensor | None,
         weights: Tensor | None,
         asked: Asked | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.attention = attention
+        # Compiled code cannot hold weak references, and needs none: what is compiled is what runs.
+        self._called_with = None if tokens is None or torch.compiler.is_compiling() else weakref.ref(tokens)
         self.length = length
         self.read = read  # (B, K) which keys are read; None: all
         self.weights = weights  # (B, 1, 1, K) to be added to logits; None: none
@@ -78,13 +79,17 @@ class InnerAttention(TorchFunctionMode):
             kwargs.update(zip(NAMES, args, strict=False))
             args = ()
             lengths = {kwargs[name].shape[-2] for name in ("query", "key")}
-            if lengths == {self.length} and _is_called(self.attention):
+            if lengths == {self.length} and self._is_running:
                 self.used = True
                 return self._attended(**kwargs)
         if func is Tensor.unflatten:
             # It asks its super(), which torch.compile cannot follow from here; this is the same without.
             return torch.unflatten(*args, **kwargs)
         return func(*args, **kwargs)
+
+    @property
+    def _is_running(self) -> bool:
+        return not self.used and (self._called_with is None or self._called_with() is not None)
 
     def _attended(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **how: Any
@@ -115,23 +120,11 @@ class InnerAttention(TorchFunctionMode):
         return self.weights + own
 
 
-def _at(heads: Tensor, places: Tensor) -> Tensor:
+def _at(heads: Tensor, indices: Tensor) -> Tensor:
     """(B, H, L, D), (B, M) -> (B, H, M, D)"""
-    return _in_heads(picked(heads.transpose(1, 2).flatten(2), places), heads.shape[1])
+    return _in_heads(picked(heads.transpose(1, 2).flatten(2), indices), heads.shape[1])
 
 
 def _in_heads(tokens: Tensor, heads: int) -> Tensor:
     """(B, L, H * D) -> (B, H, L, D)"""
     return tokens.view(*tokens.shape[:2], heads, -1).transpose(1, 2)
-
-
-def _is_called(module: nn.Module) -> bool:
-    """Is the module's forward running, in this thread?"""
-    if torch.compiler.is_compiling():
-        return True  # what is compiled is what runs
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code is CALL and frame.f_locals["self"] is module:
-            return True
-        frame = frame.f_back
-    return False

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
 
 import tokenmerge as tm
-from tokenmerge.engine.inner_attention import Asked, InnerAttention
+from tokenmerge.engine.inner import Asked, InnerAttention
 from tokenmerge.errors import MergeRuntimeError
 
 INPUTS = sd3_inputs([1], (8, 8))
@@ -32,9 +32,10 @@ def test_weights_stand_beside_masks_of_the_attention_itself() -> None:
     additive = torch.zeros(1, 1, 1, 5).masked_fill(~hidden, -torch.inf)
     expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=weights + additive)
     attention = Attention()
-    with InnerAttention(attention, 5, None, weights):
-        for mask in (hidden, additive):
+    for mask in (hidden, additive):
+        with InnerAttention(None, 5, None, weights):
             assert torch.equal(attention(query, key, value, mask), expected)
+    with InnerAttention(None, 5, None, weights):
         # Another number of keys or queries is another attention, such as an adapter's.
         fewer_keys = attention(query, key[..., :3, :], value[..., :3, :])
         fewer_queries = attention(query[..., :3, :], key, value)
@@ -50,12 +51,12 @@ def test_keys_that_are_not_read_might_as_well_not_be_there() -> None:
     rows = read[:, None, :, None].expand(2, 3, 2, 4)
     fewer = key.gather(2, rows), value.gather(2, rows)
     attention = Attention()
-    with InnerAttention(attention, 5, read, None) as inner:
+    with InnerAttention(None, 5, read, None) as inner:
         plain = attention(query, key, value)
         assert inner.used
     close(plain, functional.scaled_dot_product_attention(query, *fewer))
     mask = own.gather(3, read[:, None, None].expand(2, 1, 5, 2)) + weights
-    with InnerAttention(attention, 5, read, weights):
+    with InnerAttention(None, 5, read, weights):
         masked = attention(query, key, value, own)
     close(masked, functional.scaled_dot_product_attention(query, *fewer, attn_mask=mask))
 
@@ -68,9 +69,9 @@ def test_each_token_takes_the_answer_to_the_query_that_stands_for_it(read: Tenso
     stands_for = torch.tensor([0, 1, 1, 0, 1])  # which of the queries, for each token
     asked = Asked(torch.tensor([[3, 1], [0, 4]]), lambda answers: answers.index_select(1, stands_for))
     attention = Attention()
-    with InnerAttention(attention, 5, read, None):
+    with InnerAttention(None, 5, read, None):
         every = attention(query, key, value, own)
-    with InnerAttention(attention, 5, read, None, asked):
+    with InnerAttention(None, 5, read, None, asked):
         got = attention(query, key, value, own)
     close(got[0], every[0][:, [3, 1, 1, 3, 1]])
     close(got[1], every[1][:, [0, 4, 4, 0, 4]])

@@ -1,0 +1,85 @@
+"""The tokens in what a module is called with and in what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.models.arguments import Args, Kwargs, given_argument, with_argument
+
+Pieces = tuple[Tensor | None, Tensor, Tensor | None]
+
+
+def joined(*pieces: Tensor | None) -> Tensor:
+    """The pieces that are there, one behind the other."""
+    present = [piece for piece in pieces if piece is not None]
+    return present[0] if len(present) == 1 else torch.cat(present, dim=1)
+
+
+def split_pieces(tokens: Tensor, count: int, trailing: int, text_last: bool) -> Pieces:
+    """Tokens before those of the grid, the `count` of the grid, and those behind; None where there are none."""
+    others = tokens.shape[1] - count
+    if others == 0:
+        return None, tokens, None
+    behind = others if text_last else trailing
+    pieces = torch.split(tokens, [others - behind, count, behind], dim=1)
+    return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
+
+
+def tokens_of(args: Args, kwargs: Kwargs) -> Tensor:
+    """The tokens that a block or a part is called with."""
+    tokens: Tensor = args[0] if args else kwargs["hidden_states"]
+    return tokens
+
+
+def with_tokens(args: Args, kwargs: Kwargs, tokens: Tensor) -> tuple[Args, Kwargs]:
+    """The arguments of a call with other tokens."""
+    return ((tokens, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": tokens})
+
+
+def with_changed(output: Any, positions: tuple[int | None, ...], change: Callable[[Tensor, int], Tensor]) -> Any:
+    """A module's output with its tokens changed: all of it, or the items at `positions` of a tuple.
+
+    change: called with tokens and their position, 0 for an output that is no tuple.
+    """
+    if isinstance(output, Tensor):
+        return change(output, 0)
+    return tuple(change(item, index) if index in positions else item for index, item in enumerate(output))
+
+
+def refuse_empty(given: Any) -> None:
+    """No model makes anything of no samples or no tokens, and each says so in its own way, none of them clear."""
+    if isinstance(given, Tensor) and given.numel() == 0:
+        raise MergeRuntimeError(
+            f"the model was called with an input of shape {tuple(given.shape)}, which is empty: give at least one "
+            f"sample, and one token."
+        )
+
+
+def shapes_of_call(
+    names: tuple[str, ...], by_value: tuple[str, ...], args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
+    """A call's arguments as empty tensors of the same shapes, but for those whose values tell the grid."""
+    shapes: tuple[Args, Kwargs] = _shapes_of(args), _shapes_of(kwargs)
+    for name in by_value:
+        value = given_argument(names, args, kwargs, name)
+        if value is not None:
+            shapes = with_argument(names, *shapes, name, value)
+    if isinstance(given_argument(names, *shapes, "timestep"), int | float):
+        # As a number it would be read, and every call with it be the same step.
+        shapes = with_argument(names, *shapes, "timestep", torch.empty((), device="meta"))
+    return shapes
+
+
+def _shapes_of(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_like(value, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(_shapes_of(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _shapes_of(item) for key, item in value.items()}
+    return value

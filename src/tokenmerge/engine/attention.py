@@ -1,0 +1,281 @@
+"""Hooks on attention modules and position embeddings: what merged keys stand for, where they are, which are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tokenmerge.engine.arguments import joined, split_pieces, tokens_of
+from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
+from tokenmerge.engine.correction import record_full, unmerge_corrected
+from tokenmerge.engine.inner import Asked, InnerAttention
+from tokenmerge.engine.program import AttentionRow, RotaryRow
+from tokenmerge.engine.span import refuse_image_mask
+from tokenmerge.engine.state import Group, Memory
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, with_argument
+from tokenmerge.models.base import Block
+
+if TYPE_CHECKING:
+    from tokenmerge.engine.session import Session
+
+
+class AttentionHook:
+    """Carries out one row at one attention module. Without a row it does nothing."""
+
+    def __init__(self, session: Session, module: nn.Module) -> None:
+        self.session = session
+        self.row: AttentionRow | None = None
+        self.group = Group()
+        self.memory: Memory | None = None
+        self._names = argument_names(module)  # read here: torch.compile cannot follow `inspect`
+        self._inner: InnerAttention | None = None  # entered while the attention runs
+
+    def hand(self, row: AttentionRow | None, group: Group, memory: Memory | None) -> None:
+        self.row, self.group, self.memory = row, group, memory
+        self.forget_interrupted()
+
+    def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        """Tell the attention what its merged tokens stand for, and where they are."""
+        row = self.row
+        if row is None:
+            return None
+        self.forget_interrupted()
+        if row.subset is not None:
+            kwargs = {**kwargs, "encoder_hidden_states": tokens_of(args, kwargs).index_select(1, row.subset)}
+            return args, kwargs
+        if row.records:
+            self._enter_inner(row, args, kwargs, asked=Asked(None, self._record_answers))
+            return None
+        return self._attend_merged(row, module, args, kwargs)
+
+    def _attend_merged(self, row: AttentionRow, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        names = self._names
+        if row.given == row.layout.tokens and not torch.compiler.is_compiling():
+            # No span merges before it, so it says how many queries it was asked.
+            self.session.noted[row] = tokens_of(args, kwargs).shape[1] - row.given + row.layout.kept
+        if row.separate_keys:
+            refuse_fused(row.name, module)
+            refuse_perturbed(row.name, module)
+            tokens, keys = tokens_of(args, kwargs), self._operators.keys
+            kwargs = {**kwargs, "encoder_hidden_states": tokens if keys is None else keys.merge(tokens)}
+        if row.moves_rotary:
+            assert row.block.rotary is not None
+            name = row.block.rotary.attention_argument or row.block.rotary.argument
+            rows = given_argument(names, args, kwargs, name)
+            moved = self._derived(("rotary", name), rows, lambda: self._moved(row, rows))
+            args, kwargs = with_argument(names, args, kwargs, name, moved)
+        given = given_argument(names, args, kwargs, "attention_mask")
+        mask = self._mask(row, given, args, kwargs)
+        read = self._read(row, args, kwargs)
+        asked = self._asked(row, args, kwargs)
+        fewer = read is not None or asked is not None
+        if mask is not None or fewer:
+            refuse_perturbed(row.name, module)
+        if fewer or (mask is not None and row.part.mask == "inside"):
+            self._enter_inner(row, args, kwargs, read, mask, asked)
+            # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
+            ours = mask is not None and given is not None
+            return with_argument(names, args, kwargs, "attention_mask", None) if ours else (args, kwargs)
+        return (args, kwargs) if mask is None else with_argument(names, args, kwargs, "attention_mask", mask)
+
+    def attended(self, module: nn.Module, args: Args, output: Any) -> None:
+        """Called even if the attention fails, so that what it was to read never reaches another."""
+        inner, self._inner = self._inner, None
+        if inner is None:
+            return
+        inner.leave()
+        if output is not None and not inner.used:
+            assert self.row is not None
+            raise MergeRuntimeError(
+                f"{self.row.block.name} does not use PyTorch's scaled_dot_product_attention, so its keys can neither "
+                f"be weighted by what they stand for nor merged separately from queries: use the native attention "
+                f"backend, or proportional=False without kv_ratio."
+            )
+
+    def forget_interrupted(self) -> None:
+        """Leave what an interrupt has left entered."""
+        if self._inner is not None:
+            self._inner.leave_late()
+            self._inner = None
+
+    @property
+    def _operators(self) -> Any:
+        operators = self.group.current.operators
+        if operators is None:
+            assert self.row is not None
+            raise MergeRuntimeError(
+                f"{self.row.block.name} was called before its tokens were merged: a module before it was left out, or "
+                f"something answers in its place. Take that out, or use scope='block' or 'site'."
+            )
+        return operators
+
+    def _enter_inner(
+        self,
+        row: AttentionRow,
+        args: Args,
+        kwargs: Kwargs,
+        read: Tensor | None = None,
+        mask: Tensor | None = None,
+        asked: Asked | None = None,
+    ) -> None:
+        length = sum(self._other_keys(row, args, kwargs)) + row.given
+        self._inner = InnerAttention(tokens_of(args, kwargs), length, read, mask, asked)
+        self._inner.enter()
+
+    def _read(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> Tensor | None:
+        """(B, K) which keys of its sequence the attention reads; None where it reads all."""
+        if not row.reads:
+            return None
+        keys = self._operators.keys
+        assert keys.destinations is not None, "methods that do not pick their keys are refused"
+        return self._in_sequence(row, keys.destinations, args, kwargs)
+
+    def _asked(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> Asked | None:
+        """Which queries of its sequence the attention is asked; None where it is asked all that it is given."""
+        if not row.asks:
+            return None
+        queries = self._operators.queries
+
+        def spread(answers: Tensor) -> Tensor:
+            text_last = row.part.text == "last"
+            before, grid, behind = split_pieces(answers, row.layout.kept, row.trailing, text_last)
+            return joined(before, unmerge_corrected(queries, grid, self.memory), behind)
+
+        return Asked(self._in_sequence(row, queries.destinations, args, kwargs), spread)
+
+    def _record_answers(self, answers: Tensor) -> Tensor:
+        row = self.row
+        assert row is not None
+        assert self.memory is not None
+        grid = split_pieces(answers, row.layout.tokens, row.trailing, row.part.text == "last")[1]
+        if row.reordered and row.layout.regions is not None:
+            grid = row.layout.regions.gather(grid)  # as merged steps have it
+        record_full(self.memory, grid)
+        return answers
+
+    def _in_sequence(self, row: AttentionRow, indices: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
+        """(B, M) among the tokens of the grid -> (B, M + others): the same in the whole sequence, and all others."""
+        before, behind = self._other_keys(row, args, kwargs)
+        others = torch.arange(before + row.given + behind, device=indices.device).expand(indices.shape[0], -1)
+        return torch.cat([others[:, :before], indices + before, others[:, before + row.given :]], dim=1)
+
+    def _mask(self, row: AttentionRow, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
+        """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
+        keys = self._operators.keys
+        mass = keys.mass if keys is not None and row.weighs else None
+        if keys is None or (mass is None and given is None):
+            return None
+        if given is not None and row.part.text == "none":
+            refuse_image_mask(row.block.name)
+        tokens = tokens_of(args, kwargs)
+        before, behind = self._other_keys(row, args, kwargs)
+        flat = row.part.mask == "3d" and not row.reads
+
+        def weights() -> Tensor:
+            made = tokens.new_zeros(tokens.shape[0], row.layout.kept_keys) if mass is None else mass.log()
+            made = functional.pad(made.to(tokens.dtype), (before, behind))
+            return made[:, None] if flat else made[:, None, None]
+
+        made: Tensor = self._derived(("mask", before, behind, flat, tokens.dtype, mass is None), mass, weights)
+        kept = row.layout.kept_keys
+        return made if given is None else made + _for_others(given, before, kept, behind, made.dtype)
+
+    def _other_keys(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> tuple[int, int]:
+        """How many keys that are not of the grid stand before and behind those of the grid."""
+        if row.part.own_keys:
+            return 0, 0
+        text = given_argument(self._names, args, kwargs, "encoder_hidden_states")
+        others = tokens_of(args, kwargs).shape[1] - row.given + (0 if text is None else text.shape[1])
+        behind = others if row.part.text == "last" else row.trailing
+        return others - behind, behind
+
+    def _moved(self, row: AttentionRow, rows: Any) -> Any:
+        return rows_of_kept(row.block, self.group, rows, row.layout.tokens, row.trailing, self.session)
+
+    def _derived(self, key: Hashable, source: Any, make: Callable[[], Any]) -> Any:
+        return derived(self.group, key, source, make)
+
+
+class RotaryHook:
+    """Brings the position embeddings of one block to the tokens it runs on."""
+
+    def __init__(self, session: Session, module: nn.Module) -> None:
+        self.session = session
+        self.row: RotaryRow | None = None
+        self._names = argument_names(module)
+        self.group = Group()
+
+    def hand(self, row: RotaryRow | None, group: Group) -> None:
+        self.row, self.group = row, group
+
+    def move(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        row = self.row
+        if row is None:
+            return None
+        assert row.block.rotary is not None
+        names, name = self._names, row.block.rotary.argument
+        given = given_argument(names, args, kwargs, name)
+
+        def moved() -> Any:
+            rows = given
+            if row.order is not None:
+                rows = _rows_at(row.block, rows, row.order, row.tokens, row.trailing)
+            if row.merged:
+                rows = rows_of_kept(row.block, self.group, rows, row.tokens, row.trailing, self.session)
+            return rows
+
+        return with_argument(names, args, kwargs, name, derived(self.group, ("block rotary", name), given, moved))
+
+
+def derived(group: Group, key: Hashable, source: Any, make: Callable[[], Any]) -> Any:
+    """Something made from the operators and a `source`, once for all blocks that share both.
+
+    Every block of a transformer is given the same position embeddings, and its keys weigh the same.
+    """
+    if torch.compiler.is_compiling():
+        return make()  # compiled blocks do not share what they make
+    current = group.current
+    kept = current.derived.get(key)
+    if kept is None or kept[0] is not source or kept[1] is not current.operators:
+        kept = current.derived[key] = source, current.operators, make()
+    return kept[2]
+
+
+def rows_of_kept(block: Block, group: Group, rows: Any, tokens: int, trailing: int, session: Session) -> Any:
+    """Position embeddings of the tokens that are left."""
+    operators = group.current.operators
+    assert operators is not None
+    queries = operators.queries
+    if queries is None or block.rotary is None:
+        return rows
+    if queries.destinations is None:
+        raise MergeRuntimeError(
+            f"{type(session.config).__name__} keeps tokens that sit nowhere on the grid, which a model with rotary "
+            f"position embeddings cannot use: choose ToMA."
+        )
+    indices = queries.destinations if block.rotary.per_sample else queries.destinations[0]
+    return _rows_at(block, rows, indices, tokens, trailing)
+
+
+def _rows_at(block: Block, rows: Any, indices: Tensor, tokens: int, trailing: int) -> Any:
+    """Rows of the grid's tokens at `indices`, (M,) or (B, M), with those behind the grid as they are."""
+    if rows is None or block.rotary is None:
+        return rows
+    if trailing:
+        behind = torch.arange(tokens, tokens + trailing, device=indices.device)
+        indices = torch.cat([indices, behind.expand(*indices.shape[:-1], trailing)], dim=-1)
+    return block.rotary.at(rows, indices, tokens + trailing)
+
+
+def _for_others(mask: Tensor, before: int, kept: int, behind: int, dtype: torch.dtype) -> Tensor:
+    """A model's own mask (..., keys) over keys that are not of the grid; it never hides those of the grid."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
+    grid = mask.new_zeros(*mask.shape[:-1], kept)
+    return torch.cat([mask[..., :before], grid, mask[..., mask.shape[-1] - behind :]], dim=-1).to(dtype)

@@ -1,0 +1,161 @@
+"""What else people put into a model, and what merging does about it: caches, fused projections, PAG, torch.compile.
+
+Also whether a method fits a model at all. Something breaks beside another feature: the rule is here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.models.base import Stack, chosen_parts
+
+# -- caches of diffusers, which answer for a module at some steps with what it gave at earlier ones ------------------
+
+# The beginning of a sentence that says what cannot be done because of one.
+CACHE = "a cache (enable_cache) gives at some steps what blocks or their parts gave at earlier ones"
+
+# How diffusers' own hooks (`diffusers.hooks.ModelHook`) hold what they keep from step to step.
+MEMORIES = ("state", "state_manager")
+
+
+def keeps_outputs(modules: Iterable[nn.Module]) -> bool:
+    """Whether there is a cache on any of the modules themselves."""
+    return any(_is_cache(hook) for module in modules for hook in _hooks_of(module))
+
+
+def _hooks_of(module: nn.Module) -> Iterable[Any]:
+    registry = module.__dict__.get("_diffusers_hook")
+    return () if registry is None else registry.hooks.values()
+
+
+def _is_cache(hook: Any) -> bool:
+    """Whether it runs instead of the module, and remembers. Offloading and casting only run beside it."""
+    return hasattr(hook, "new_forward") and any(hasattr(hook, memory) for memory in MEMORIES)
+
+
+def answered_by_another(module: nn.Module) -> bool:
+    """Whether its forward was replaced, on itself or in its class, as caches from elsewhere do, but not offloaders."""
+    if "forward" in vars(module):
+        return not any(name in vars(module) for name in ("_hf_hook", "_diffusers_hook"))
+    kind = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+    return bool(vars(kind)["forward"].__module__ != kind.__module__)
+
+
+def can_run_twice(owner: nn.Module, ours: tuple[type, ...]) -> bool:
+    """Whether a second run of a module would be the same as the first, but for merging.
+
+    A cache would take it for another step, and hooks of others could change its arguments once more. Blocks that run
+    again in the backward pass would then find themselves merged, though they ran full.
+    """
+    checkpointed = getattr(owner, "gradient_checkpointing", False)
+    if torch.is_grad_enabled() and (owner.training or checkpointed):
+        return False
+    if keeps_outputs(owner.modules()) or answered_by_another(owner):
+        return False
+    return all(isinstance(getattr(hook, "__self__", None), ours) for hook in owner._forward_pre_hooks.values())
+
+
+# -- attention processors ---------------------------------------------------------------------------------------------
+
+
+def takes_other_keys(attention: nn.Module) -> bool:
+    """Whether an attention that has an argument for keys would, as it is now, take keys that are not its queries'."""
+    return not _is_fused(attention) and not _is_perturbed(attention)
+
+
+def refuse_fused(name: str, attention: nn.Module) -> None:
+    if _is_fused(attention):
+        raise MergeRuntimeError(
+            f"{name} makes queries, keys and values by one fused projection, so keys cannot be merged separately from "
+            f"queries: call unfuse_qkv_projections(), or merge both alike (ToMA without kv_ratio)."
+        )
+
+
+def refuse_perturbed(name: str, attention: nn.Module) -> None:
+    if _is_perturbed(attention):
+        raise MergeRuntimeError(
+            f"{name} is perturbed for guidance (PAG) by a processor that attends to a part of the batch at a time, so "
+            f"its keys can neither be weighted nor merged separately from queries: leave the block alone with "
+            f"skip_blocks, or use proportional=False without kv_ratio."
+        )
+
+
+def _is_fused(attention: nn.Module) -> bool:
+    """Whether one projection makes queries, keys and values. Unfusing leaves that in place, and another processor."""
+    return type(getattr(attention, "processor", None)).__name__.startswith("Fused")
+
+
+def _is_perturbed(attention: nn.Module) -> bool:
+    """Whether perturbed-attention guidance (PAG) has put its own processor there."""
+    return type(getattr(attention, "processor", None)).__name__.startswith("PAG")
+
+
+# -- torch.compile ----------------------------------------------------------------------------------------------------
+
+# torch.compile makes a graph for each kind of call it meets, and by default gives up after eight, counted over all
+# blocks of a class. Merging has several kinds of step, and different hooks keep blocks from sharing a graph: what
+# compiles unmerged must not fail for being merged.
+MOST_GRAPHS = 1024
+
+
+def is_compiled(modules: Iterable[nn.Module]) -> bool:
+    return "torch._dynamo" in sys.modules and any(module._compiled_call_impl is not None for module in modules)
+
+
+def allow_more_graphs() -> None:
+    """Raise PyTorch's limits of graphs. They are never lowered."""
+    limits = sys.modules["torch._dynamo"].config
+    limits.recompile_limit = max(limits.recompile_limit, MOST_GRAPHS)
+    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, MOST_GRAPHS)
+
+
+# -- methods and models -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a method does not fit a model."""
+
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.remedy}."
+
+
+def suited(config: MergeConfig, stacks: list[Stack]) -> MergeConfig:
+    """The config with a scope that a model with these stacks allows, if the choice was left to us."""
+    if config.scope is not None:
+        return config
+    return config.with_scope("site" if _fixed_order(stacks) else config.merged_per)
+
+
+def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
+    """Why the method does not fit a model with these stacks; None if it fits."""
+    fixed = _fixed_order(stacks)
+    if fixed and config.merged_per != "site":
+        return Misfit(f"{fixed}, so whole blocks cannot be merged", "Use scope='site'")
+    blocks = [block for stack in stacks for block in stack.blocks]
+    parts = [part for block in blocks for part in chosen_parts(block.parts, config.parts, config.keys_of_all)]
+    if config.keys_apart and not any(part.keys_apart for part in parts):
+        return Misfit(
+            "it has no self-attention whose keys could be merged separately from queries", "Use ToMA without kv_ratio"
+        )
+    if config.keys_apart and not config.picks_keys and not any(part.own_keys for part in parts):
+        return Misfit(
+            "this model computes queries and keys from the same tokens, so keys can only be subsampled, not averaged",
+            "Use ToMA or ToDo",
+        )
+    return None
+
+
+def _fixed_order(stacks: list[Stack]) -> str:
+    return next((stack.fixed_order for stack in stacks if stack.fixed_order), "")

@@ -1,0 +1,77 @@
+"""What a config leaves to be merged in a model, before any call: blocks that are skipped, methods that do not fit."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from torch import Tensor, nn
+
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.compatibility import misfit
+from tokenmerge.engine.program import StackDescription
+from tokenmerge.engine.schedule import Policy
+from tokenmerge.errors import ConfigError, NothingMergedError
+from tokenmerge.models.base import Family, Stack, chosen_parts
+
+
+def policy_of(config: MergeConfig) -> Policy:
+    """How often a config has things happen."""
+    return Policy(*config.refresh_every, config.merge_every, config.whole_every, config.whole_within)
+
+
+def describe(model: nn.Module, family: Family, config: MergeConfig, stacks: list[Stack]) -> list[StackDescription]:
+    """What a config leaves to be merged in each stack of a model."""
+    names = [block.name for stack in stacks for block in stack.blocks]
+    if not names:
+        raise NothingMergedError(
+            f"nothing would be merged in this {type(model).__name__}: it has none of the transformer blocks that "
+            f"{family.name} models have. Use it as it is."
+        )
+    skipped = _skipped(config.skip_blocks, family.default_skip(len(names)), names)
+    numbers = {name: number for number, name in enumerate(names)}
+    coarsest = max(stack.downsample for stack in stacks)
+    described = [
+        StackDescription(
+            stack,
+            tuple(block for block in stack.blocks if block.name not in skipped),
+            numbers,
+            len(names),
+            coarsest,
+        )
+        for stack in stacks
+    ]
+    if not any(
+        chosen_parts(block.parts, config.parts, config.keys_of_all) for each in described for block in each.merging
+    ):
+        raise NothingMergedError(
+            f"nothing would be merged in {type(model).__name__}: skip_blocks={config.skip_blocks!r} and "
+            f"parts={config.parts!r} leave none of its {len(names)} blocks. Skip fewer blocks, or name parts that the "
+            f"model has."
+        )
+    return described
+
+
+def refuse_misfit(config: MergeConfig, family: Family, stacks: list[Stack], keep: Tensor | None) -> None:
+    reason = misfit(config, stacks)
+    if reason is not None:
+        raise ConfigError(f"{type(config).__name__} does not fit {family.name}: {reason}")
+    if keep is not None and not config.takes_mask:
+        raise ConfigError(
+            f"{type(config).__name__} cannot keep a part of the image as it is: use ToMA with keep, or leave keep out."
+        )
+
+
+def _skipped(choice: int | tuple[int, int] | tuple[str, ...] | None, default: int, names: list[str]) -> set[str]:
+    if choice is None or isinstance(choice, int):
+        choice = (default if choice is None else choice), 0
+    patterns = [item for item in choice if isinstance(item, str)]
+    if not patterns:
+        first, last = (int(item) for item in choice or (0, 0))  # an empty list skips none
+        return {*names[:first], *names[max(0, len(names) - last) :]}
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise ConfigError(
+                f"skip_blocks has {pattern!r}, which matches no block: names look like {names[0]!r}, and * stands for "
+                f"anything."
+            )
+    return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}

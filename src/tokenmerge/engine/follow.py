@@ -1,0 +1,166 @@
+"""Which image, step and guidance branch a call of the model belongs to.
+
+Witnesses, the cheapest first: the timestep, the shape of the call, the conditioning by identity and then by value, and
+last, where these leave a doubt, how near the noisy input is to that of an earlier call. Only the last two wait for
+the device, and a pipeline of diffusers never needs them after its first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Guidance takes two or three branches; loops that make several images in turns have one for each.
+MOST_BRANCHES = 16
+# Inputs of one image differ by less than this share of their length from call to call, even where a sampler adds noise
+# in between (EDM's churn: 0.77). Two images differ by 1.4.
+SAME_IMAGE = 1.05
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a call stands."""
+
+    new_image: bool
+    new_step: bool  # never set together with `new_image`
+    branch: int  # which guidance branch, counted from 0
+
+
+class Condition:
+    """What an image is made from: text embeddings, labels, position ids. Known by identity, and if not, by value."""
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self._given = tuple((value, _version(value)) for value in values)
+        # The loop may go on to change its own.
+        self._values = tuple(value.clone() if isinstance(value, Tensor) else value for value in values)
+
+    def is_given(self, values: tuple[Any, ...]) -> bool:
+        """Whether these are the very objects, unchanged."""
+        return len(values) == len(self._given) and all(
+            value is own and _version(value) == version
+            for value, (own, version) in zip(values, self._given, strict=True)
+        )
+
+    def equals(self, values: tuple[Any, ...]) -> bool:
+        return len(values) == len(self._values) and all(map(_equal, values, self._values))
+
+
+@dataclass
+class _Branch:
+    condition: Condition
+    inputs: Tensor  # the noisy input of its last call; a copy, because loops change their own in place
+    called: bool = True  # in this step
+
+
+class Follower:
+    """Follows the calls of a model. A call without a timestep counts as the next step."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._timestep: float | None = None
+        self._timestep_before: float | None = None  # of the step before this one
+        self._first_timestep: float | None = None
+        self._signature: Hashable = None
+        self._branches: list[_Branch] = []
+        self._first_step = True
+
+    def observe(
+        self, timestep: float | None, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor
+    ) -> Position:
+        """Take note of a call.
+
+        signature: its batch, size, dtype and device. Another one is another image.
+        condition: what the image is made from. Each that comes at the first step is a guidance branch; one that comes
+            later is another image's, even where the timesteps go on as if it were the same.
+        inputs: the noisy image that the model is called with.
+        """
+        same_timestep = timestep is not None and timestep == self._timestep
+        branch = self._known(timestep, condition, inputs, same_timestep) if signature == self._signature else None
+        if branch is None:
+            may_join = same_timestep and self._first_step and signature == self._signature
+            return self._new(timestep, signature, condition, inputs, may_join)
+        new_step = not same_timestep or branch.called
+        if new_step:
+            self._first_step = False
+            for each in self._branches:
+                each.called = False
+        if not same_timestep:
+            self._timestep_before, self._timestep = self._timestep, timestep
+        branch.called, branch.inputs = True, inputs.detach().clone()
+        return Position(False, new_step, self._branches.index(branch))
+
+    def _new(
+        self, timestep: float | None, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor, may_join: bool
+    ) -> Position:
+        """A guidance branch that has not been called yet, or the first call of another image."""
+        joins = may_join and len(self._branches) < MOST_BRANCHES
+        if not joins:
+            self.forget()
+            self._first_timestep = timestep
+        self._timestep, self._signature = timestep, signature
+        self._branches.append(_Branch(Condition(condition), inputs.detach().clone()))
+        return Position(not joins, False, len(self._branches) - 1)
+
+    def _known(
+        self, timestep: float | None, condition: tuple[Any, ...], inputs: Tensor, same_timestep: bool
+    ) -> _Branch | None:
+        """The branch that the call goes on with; None where it is another's."""
+        branches = [branch for branch in self._branches if branch.condition.is_given(condition)]
+        branches = branches or [branch for branch in self._branches if branch.condition.equals(condition)]
+        if not branches:
+            return None
+        waiting = [branch for branch in branches if not (same_timestep and branch.called)]
+        falls = timestep is None or self._timestep is None or timestep <= self._timestep
+        if falls and len(branches) == 1 and waiting:
+            return branches[0]
+        if not falls and not self._rises_a_little(timestep):
+            return None
+        distances = [_distance(inputs, branch.inputs) for branch in waiting or branches]
+        nearest = min(range(len(distances)), key=distances.__getitem__)
+        # No sampler goes back to a larger timestep with the very same input: somebody begins again.
+        if distances[nearest] > SAME_IMAGE or (not falls and distances[nearest] == 0):
+            return None
+        # The very same input once more at the first step: guidance whose two calls nothing else tells apart.
+        if not waiting and self._first_step and distances[nearest] == 0:
+            return None
+        return (waiting or branches)[nearest]
+
+    def _rises_a_little(self, timestep: float | None) -> bool:
+        """Whether a larger timestep may be the same image's: samplers that add noise stay below the step before."""
+        before = self._timestep_before
+        return timestep is not None and before is not None and timestep < before
+
+    @property
+    def progress(self) -> float | None:
+        """How much of the noise is removed, from 0 at the first step towards 1; None without timesteps."""
+        if self._timestep is None or self._first_timestep is None:
+            return None
+        return 1 - self._timestep / self._first_timestep if self._first_timestep else 0.0
+
+
+def _version(value: Any) -> int | None:
+    """How often a tensor was changed in place. Those of inference mode do not count it."""
+    return None if not isinstance(value, Tensor) or value.is_inference() else value._version
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other) and bool(one == other)
+    if one.is_meta or other.is_meta or one.shape != other.shape or one.device != other.device:
+        return False
+    return torch.equal(one, other)
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """How far two noisy inputs are from each other, as a share of the longer one; 0 for the very same."""
+    if one.is_meta or other.is_meta:
+        return 0.0
+    one, other = one.detach().float(), other.float()
+    longer = max(float(one.norm()), float(other.norm()))
+    return float((one - other).norm()) / longer if longer else 0.0

@@ -1,0 +1,150 @@
+"""What a call does to one stack of blocks, decided before it runs: a row for each span, attention and position table.
+
+Rows are frozen. `resolve` makes them, spans and hooks carry them out, `explain` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.methods.interfaces import BlockContext, Layout
+from tokenmerge.models.base import Block, Part, Stack
+
+
+@dataclass(frozen=True, eq=False)
+class StackDescription:
+    """A stack, and what the config and the rest of the model say about it: nothing here depends on a call."""
+
+    stack: Stack
+    merging: tuple[Block, ...]  # blocks that are not skipped
+    numbers: dict[str, int]  # each block's number among all blocks of the model
+    count: int  # of all blocks of the model
+    coarsest: int  # the largest `downsample` of the model's stacks
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is the same for every stack of a call."""
+
+    config: MergeConfig | None  # with the ratio of this step as a number; None where that is 0
+    positional: tuple[str, ...] = ()  # kinds of parts in which this call looks tokens up by position
+    fixed_order: str = ""  # why tokens must stay in grid order, where they must
+    interleaved: bool = False  # something is added to the tokens between blocks
+    cached: frozenset[str] = frozenset()  # parts left alone, because a cache keeps what they give
+    subset_keys: frozenset[str] = frozenset()  # parts whose attention reads a subset of keys at full steps
+
+
+@dataclass(frozen=True)
+class StackCall:
+    """What the owner of a stack was called with."""
+
+    grid: tuple[int, ...]
+    trailing: int  # tokens behind the grid's that are never merged
+    device: torch.device
+    isolated: bool = False  # each block returns all its tokens, because it cannot count on its neighbours
+    wraps: bool = False  # the owner, as it is now, can run on merged tokens
+
+
+Act = Literal["merge", "record", "prepare"]
+
+
+@dataclass(frozen=True, eq=False)
+class SpanRow:
+    """What happens between two places of a stack.
+
+    "merge": tokens are merged where the span begins and unmerged where it ends. "record": the output on all tokens is
+    kept for calibration. "prepare": nothing but a refresh of the plan, or a change of order.
+    """
+
+    act: Act
+    where: Literal["part", "block", "transformer"]  # a run of blocks is a "block" span with another last block
+    first: Block
+    last: Block
+    group: Hashable  # whose operators it uses
+    layout: Layout
+    context: BlockContext
+    trailing: int
+    part: Part | None = None
+    refresh: bool = False  # plans that are due are made here
+    gather: bool = False  # tokens are brought into region order where it begins
+    scatter: bool = False  # and back into grid order where it ends
+    residual: bool = False  # x + U(T(Mx) - Mx), so that what merging blurred stays sharp in x
+    corrected: bool = False  # it has a memory of merging errors
+    separate_keys: bool = False  # its attention is given keys that are merged otherwise than its queries
+
+    @property
+    def text_last(self) -> bool:
+        return self.part is not None and self.part.text == "last"
+
+    @property
+    def ends(self) -> bool:
+        """Whether anything is done where it ends."""
+        return self.act != "prepare" or self.scatter
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRow:
+    """What one attention module is told about merged tokens, which it could not know."""
+
+    block: Block
+    part: Part
+    group: Hashable
+    layout: Layout
+    trailing: int
+    given: int  # tokens of the grid that it is called with
+    reordered: bool  # merged steps have tokens in region order
+    records: bool = False  # a full step whose answers are kept for calibration, inside
+    subset: Tensor | None = None  # (K,) the tokens whose keys it reads, at a full step
+    weighs: bool = False  # keys count as many times as the tokens they stand for
+    separate_keys: bool = False  # it takes keys merged otherwise than queries as an argument
+    reads: bool = False  # it reads fewer keys inside
+    asks: bool = False  # it answers fewer queries inside, because its keys are of all tokens
+    moves_rotary: bool = False  # position embeddings are brought to the tokens that are left
+    corrected: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.block.name}.{self.part.module}"
+
+
+@dataclass(frozen=True, eq=False)
+class RotaryRow:
+    """The position embeddings that a block is given, brought to the tokens it runs on."""
+
+    block: Block
+    group: Hashable
+    tokens: int  # of the grid
+    trailing: int
+    order: Tensor | None  # (N,) the region order, where tokens stand in it
+    merged: bool  # and then to those that are left
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What a call does to one stack."""
+
+    grid: tuple[int, ...]
+    layout: Layout | None = None  # None where nothing is merged
+    reason: str = ""  # why nothing is merged, where nothing is
+    notes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()  # names of the parts that run on merged tokens
+    kinds: frozenset[str] = frozenset()  # "self", "cross", "mlp" among them
+    spans: tuple[SpanRow, ...] = ()
+    attentions: tuple[AttentionRow, ...] = ()
+    rotaries: tuple[RotaryRow, ...] = ()
+    blocks: tuple[str, ...] = field(default=())  # that merge
+
+    @property
+    def merges(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the owner of the stack runs on merged tokens, its projections too."""
+        return any(span.where == "transformer" for span in self.spans)

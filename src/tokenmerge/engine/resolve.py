@@ -1,0 +1,333 @@
+"""From a config, a stack and the facts of a call to a Program: pure, and without weights.
+
+Something is not merged, or not where you expect it: the reason is made here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+
+from torch import Tensor
+
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.program import (
+    AttentionRow,
+    Facts,
+    Program,
+    RotaryRow,
+    SpanRow,
+    StackCall,
+    StackDescription,
+)
+from tokenmerge.engine.schedule import Kind
+from tokenmerge.engine.subset import key_distance, key_subset
+from tokenmerge.errors import ConfigError, MergeRuntimeError
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout
+from tokenmerge.models.base import Block, Part, chosen_parts
+
+
+def resolve(
+    described: StackDescription, facts: Facts, call: StackCall, kind: Kind, protected: tuple[int, ...] | None = None
+) -> Program:
+    """What a call of this kind does to a stack.
+
+    protected: tokens of the grid that stay as they are, by the user's mask; None without a mask.
+    """
+    if facts.config is None:
+        return Program(call.grid, reason="ratio 0 at this step")
+    if not described.merging:
+        return Program(call.grid, reason="all blocks skipped")
+    layout, reason = layout_of(facts.config, call.grid, described.stack.downsample, protected, described.stack.name)
+    if layout is None:
+        return Program(call.grid, reason=reason)
+    return _Resolver(described, facts, facts.config, call, kind, layout.to(call.device)).program()
+
+
+def layout_of(
+    config: MergeConfig, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...] | None, name: str = ""
+) -> tuple[Layout | None, str]:
+    """What a config makes of a grid; or None, and the reason."""
+    tokens = math.prod(grid)
+    if tokens < config.min_tokens:
+        return None, f"{tokens} tokens, fewer than min_tokens={config.min_tokens}"
+    try:
+        if protected is None:
+            layout = config.layout_at(grid, downsample)
+        else:
+            layout = config.layout_keeping(grid, downsample, protected)
+    except CannotMerge as reason:
+        return None, str(reason)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if layout.kept != layout.kept_keys and not config.keys_apart:
+        raise ConfigError(
+            f"{type(config).__name__}.layout keeps {layout.kept_keys} keys and {layout.kept} other tokens, but its "
+            f"keys_apart is False: a method that merges keys separately has to say so."
+        )
+    return layout, ""
+
+
+class _Resolver:
+    """One resolution: the arguments of `resolve`, so that each rule below is a short function of them."""
+
+    def __init__(
+        self,
+        described: StackDescription,
+        facts: Facts,
+        config: MergeConfig,
+        call: StackCall,
+        kind: Kind,
+        layout: Layout,
+    ) -> None:
+        self.described, self.stack = described, described.stack
+        self.facts, self.config, self.call, self.kind, self.layout = facts, config, call, kind, layout
+        self.scope = config.scope
+        self.tokens = math.prod(call.grid)
+        self.only_keys = layout.kept == self.tokens
+        fixed_order = self._fixed_order()
+        if fixed_order and self.scope != "site":
+            raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
+        self.averages = config.learns and layout.tiles is not None
+        regions = layout.regions
+        # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are picked in any.
+        stays = fixed_order or self.only_keys or self.averages
+        self.reorders = regions is not None and not (regions.natural or regions.padded or stays)
+        self.isolated = call.isolated or facts.interleaved
+        self.corrected = config.whole_every > 0
+        self.runs = self._runs()
+        self.run_of = {block.name: run for run in self.runs for block in run}
+
+    def _fixed_order(self) -> str:
+        if self.facts.positional:
+            kinds = ", ".join(self.facts.positional)
+            return f"this call looks tokens up by position in {kinds}-attention (IP-Adapter masks do)"
+        return self.stack.fixed_order or self.facts.fixed_order
+
+    def program(self) -> Program:
+        merged = [(block, part) for block in self.described.merging for part in self._parts(block)]
+        acts = self.kind is Kind.MERGED or (self.kind is Kind.CALIBRATE and self.corrected)
+        return Program(
+            grid=self.call.grid,
+            layout=self.layout,
+            notes=tuple(self._notes(merged)),
+            parts=tuple(f"{block.name}.{part.module}" for block, part in merged),
+            kinds=frozenset(kind for _, part in merged for kind in part.kinds),
+            spans=tuple(self._spans()) if acts else (),
+            attentions=tuple(self._attentions(merged)) if acts else (),
+            rotaries=tuple(self._rotaries()) if self.kind is Kind.MERGED else (),
+            blocks=tuple(block.name for block in self.described.merging),
+        )
+
+    # -- what is merged -------------------------------------------------------------------------------------------
+
+    def _parts(self, block: Block) -> list[Part]:
+        """The parts of a block that run on merged tokens."""
+        chosen = chosen_parts(block.parts, self.config.parts, self.config.keys_of_all)
+        return [part for part in chosen if self._merges_in(block, part)]
+
+    def _merges_in(self, block: Block, part: Part) -> bool:
+        if set(part.kinds) & set(self.facts.positional) or f"{block.name}.{part.module}" in self.facts.cached:
+            return False
+        only_keys = self.only_keys and self.layout.kept_keys < self.tokens
+        return part.keys_apart or not only_keys
+
+    def _runs(self) -> list[list[Block]]:
+        """Blocks that follow one another without a skipped one between them."""
+        merging = {block.name for block in self.described.merging}
+        runs: list[list[Block]] = [[]]
+        for block in self.stack.blocks:
+            if self.isolated or block.name not in merging:
+                runs.append([])
+            if block.name in merging:
+                runs[-1].append(block)
+        return [run for run in runs if run]
+
+    # -- spans ----------------------------------------------------------------------------------------------------
+
+    def _spans(self) -> Iterator[SpanRow]:
+        if self._wraps:
+            run = self.runs[0]
+            yield self._row("transformer", run[0], run[-1], merges=True)
+            return
+        for run in self.runs:
+            yield from self._spans_of_run(run)
+
+    @property
+    def _wraps(self) -> bool:
+        """Whether all of the stack is one run, and nothing is needed of its blocks but what the owner gives."""
+        whole = len(self.runs[0]) == len(self.stack.blocks)
+        return self.call.wraps and self.scope == "stack" and not self.isolated and whole
+
+    def _spans_of_run(self, run: list[Block]) -> Iterator[SpanRow]:
+        if self.scope == "stack":
+            yield self._row("block", run[0], run[-1], merges=True)
+            return
+        for block in run:
+            row = self._row("block", block, block, merges=self.scope == "block")
+            if row.act != "prepare" or self.kind is Kind.MERGED:
+                yield row
+            if self.scope == "site":
+                yield from self._spans_of_parts(block)
+
+    def _row(self, where: str, first: Block, last: Block, merges: bool) -> SpanRow:
+        run = self.run_of[first.name]
+        recording = self.kind is Kind.CALIBRATE
+        return SpanRow(
+            act=("record" if recording else "merge") if merges else "prepare",
+            where=where,  # type: ignore[arg-type]
+            first=first,
+            last=last,
+            group=self._group(first),
+            layout=self.layout,
+            context=self._context(first),
+            trailing=self.call.trailing,
+            refresh=not recording,
+            gather=self.reorders and first is run[0],
+            scatter=self.reorders and last is run[-1],
+            residual=merges and where != "transformer",  # a transformer adds what it makes to its image anyway
+            corrected=merges and self.corrected,
+        )
+
+    def _spans_of_parts(self, block: Block) -> Iterator[SpanRow]:
+        for part in self._parts(block):
+            if self._asks(block, part):
+                continue  # all that was left out is back where attention answers
+            yield SpanRow(
+                act="record" if self.kind is Kind.CALIBRATE else "merge",
+                where="part",
+                first=block,
+                last=block,
+                group=self._group(block),
+                layout=self.layout,
+                context=self._context(block),
+                trailing=self.call.trailing,
+                part=part,
+                corrected=self.corrected,
+                separate_keys=part.own_keys and self.layout.kept != self.layout.kept_keys,
+            )
+
+    def _context(self, block: Block) -> BlockContext:
+        return BlockContext(
+            name=block.name,
+            index=self.described.numbers[block.name],
+            count=self.described.count,
+            in_region_order=self.reorders,
+            one_for_batch=self.stack.one_for_batch,
+            keys_of_all=self._keys_of_all(block),
+            averages=self.averages,
+        )
+
+    def _group(self, block: Block) -> Hashable:
+        share = self.config.share
+        where = self.stack.level if share == "level" else ""
+        if share == "layer":
+            # What is merged once for a run has one plan.
+            where = self.run_of[block.name][0].name if self.scope == "stack" else block.name
+        # Blocks in region order and blocks in grid order cannot read each other's operators, nor can those that keep
+        # more or fewer tokens, or pick keys among others.
+        return where, self.call.grid, self.reorders, self.layout.kept, self.layout.kept_keys, self.scope
+
+    # -- attention ------------------------------------------------------------------------------------------------
+
+    def _keys_of_all(self, block: Block) -> bool:
+        """Whether its self-attention takes keys of all tokens, whatever its queries are made of."""
+        of_all = self.config.keys_of_all or any(part.own_keys for part in block.parts)
+        return self.scope == "site" and of_all
+
+    def _reads_inside(self, part: Part) -> bool:
+        """Whether keys are left out where attention reads them: it makes them of the tokens its queries are of."""
+        return part.keys_apart and not part.own_keys and self.config.keys_apart
+
+    def _asks(self, block: Block, part: Part) -> bool:
+        """Whether its attention is called with all tokens, and queries are left out inside too."""
+        return "self" in part.kinds and self._reads_inside(part) and self._keys_of_all(block)
+
+    def _attentions(self, merged: list[tuple[Block, Part]]) -> Iterator[AttentionRow]:
+        for block, part in merged:
+            if "self" not in part.kinds:
+                continue
+            row = self._recording(block, part) if self.kind is Kind.CALIBRATE else self._merged_row(block, part)
+            if row is not None and (self.kind is Kind.CALIBRATE or self._is_needed(row, self._wraps)):
+                yield row
+
+    def _recording(self, block: Block, part: Part) -> AttentionRow | None:
+        asks, subset = self._asks(block, part), self._subset(block, part)
+        if not asks and subset is None:
+            return None
+        return AttentionRow(
+            block,
+            part,
+            self._group(block),
+            self.layout,
+            self.call.trailing,
+            given=self.tokens,
+            reordered=self.reorders,
+            records=asks,
+            subset=subset,
+            corrected=self.corrected,
+        )
+
+    def _merged_row(self, block: Block, part: Part) -> AttentionRow:
+        asks = self._asks(block, part)
+        separate = self.layout.kept != self.layout.kept_keys
+        fewer = self._reads_inside(part) and (separate or asks) and self.layout.kept_keys < self.tokens
+        return AttentionRow(
+            block,
+            part,
+            self._group(block),
+            self.layout,
+            self.call.trailing,
+            given=self.tokens if asks else self.layout.kept,
+            reordered=self.reorders,
+            weighs=self._weighs(part),
+            separate_keys=self.scope != "site" and part.own_keys and separate,
+            reads=fewer,
+            asks=asks and self.layout.kept < self.tokens,
+            moves_rotary=block.rotary is not None and self.scope == "site" and not asks,
+            corrected=self.corrected,
+        )
+
+    @staticmethod
+    def _is_needed(row: AttentionRow, wrapped: bool) -> bool:
+        """Whether the attention has to be told anything; or might be given a mask, which must then be shortened."""
+        told = row.weighs or row.separate_keys or row.reads or row.asks or row.moves_rotary
+        return told or (row.part.mask != "none" and not wrapped)
+
+    def _weighs(self, part: Part) -> bool:
+        """Whether keys get weights for what they stand for: not where all are of the grid and stand for as many."""
+        each_for_itself = self.layout.kept_keys == self.tokens
+        alone = part.text == "none" and not self.call.trailing
+        return self.can_weigh(part) and not each_for_itself and not (alone and self.layout.even)
+
+    def can_weigh(self, part: Part) -> bool:
+        return self.config.proportional and part.mask != "none"
+
+    def _subset(self, block: Block, part: Part) -> Tensor | None:
+        """The tokens whose keys self-attention reads at a full step; None where it reads all."""
+        if f"{block.name}.{part.module}" not in self.facts.subset_keys:
+            return None
+        side = key_distance(self.stack.downsample, self.described.coarsest)
+        return key_subset(self.call.grid, side, self.call.device)
+
+    # -- position embeddings --------------------------------------------------------------------------------------
+
+    def _rotaries(self) -> Iterator[RotaryRow]:
+        merges = self.scope != "site"
+        if not (merges or self.reorders):
+            return
+        order = self.layout.regions.order if self.reorders and self.layout.regions is not None else None
+        for block in self.described.merging:
+            if block.rotary is not None:
+                group = self._group(block)
+                yield RotaryRow(block, group, self.tokens, self.call.trailing, order, merged=merges)
+
+    # -- what explain() says --------------------------------------------------------------------------------------
+
+    def _notes(self, merged: list[tuple[Block, Part]]) -> Iterator[str]:
+        if self.isolated and self.scope == "stack":
+            yield "merged per block: something is added between blocks"
+        if self.config.proportional and any("self" in part.kinds and not self.can_weigh(part) for _, part in merged):
+            yield "keys are not weighted: this attention takes no mask"
+        if self.averages:
+            yield "the mean of each tile is kept"

@@ -1,0 +1,337 @@
+"""Merging on one model: reads each call, advances the schedule, and hands every stack its Program.
+
+Plain PyTorch forward hooks, all of them bound methods of plain objects, so deepcopy copies them with the model and
+save_pretrained never sees them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.keep import mask_on_grid
+from tokenmerge.engine.arguments import refuse_empty, shapes_of_call
+from tokenmerge.engine.compatibility import (
+    CACHE,
+    allow_more_graphs,
+    can_run_twice,
+    is_compiled,
+    keeps_outputs,
+    suited,
+    takes_other_keys,
+)
+from tokenmerge.engine.describe import describe, policy_of, refuse_misfit
+from tokenmerge.engine.follow import Follower
+from tokenmerge.engine.hooks import PlacedHook
+from tokenmerge.engine.program import AttentionRow, Facts, SpanRow
+from tokenmerge.engine.resolve import layout_of
+from tokenmerge.engine.schedule import Kind, Schedule, Step
+from tokenmerge.engine.stack_run import StackRun
+from tokenmerge.engine.state import State
+from tokenmerge.errors import MergeRuntimeError, NothingMergedError, NothingMergedWarning
+from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, named_arguments
+from tokenmerge.models.base import Block, Call, Family, Part, chosen_parts
+from tokenmerge.ops.compiling import outside_compile
+
+
+class Session:
+    """Everything attached to one model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        family: Family,
+        config: MergeConfig,
+        keep: Tensor | None = None,
+        inspected: Session | None = None,
+    ) -> None:
+        """keep: (H, W), 1 where tokens stay as they are. inspected: the session whose caches and attention count, where
+        this one is on a weightless twin of its model."""
+        stacks = family.stacks(model)
+        self.model = model
+        self.family = family
+        self.config = self._suited = suited(config, stacks)  # with a scope that suits the model
+        self.keep = keep
+        self.policy = policy_of(config)
+        self.state = State()
+        self.schedule = Schedule.begin(self.policy)
+        self.forced: Step | None = None  # set to have the next calls run as this step, for counting
+        self.forced_progress: float | None = None
+        self.attached = self.compiled = self.calibrating = False
+        self.facts = Facts(self.config)
+        self.batch = 0
+        self.draw: Tensor | None = None  # () the step, where tokens are drawn at random: a number would compile anew
+        self.last_call: tuple[Args, Kwargs] | None = None
+        self.calls = self.selections = self.weightings = self.merged_calls = self.full_calls = 0
+        self.noted: dict[SpanRow | AttentionRow, int] = {}  # tokens that each row ran on in its last call
+        self._chooses_scope = config.scope is None
+        self._inspected = self if inspected is None else inspected
+        self._names = argument_names(model)
+        self._follower = Follower()
+        self._hooks: list[PlacedHook] = []
+        refuse_misfit(self.config, family, stacks, keep)
+        # Every one of them, before the first step: a ratio of a later one may be wrong.
+        tried = [self.config.at(progress) for progress in self.config.moments()]
+        if not any(tried):
+            raise NothingMergedError(
+                f"nothing would be merged in {type(model).__name__}: ratio is 0 at every step. Raise it somewhere."
+            )
+        self.stacks = [StackRun(described, self) for described in describe(model, family, self.config, stacks)]
+
+    # -- attaching ---------------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        self.attached = True
+        self._hooks = [PlacedHook(self.model, "", "before", self.enter)]
+        for stack in self.stacks:
+            stack.attach()
+        self._hooks.append(PlacedHook(self.model, "", "after", self.leave, with_kwargs=True))
+
+    def detach(self) -> None:
+        self.attached = False
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for stack in self.stacks:
+            stack.detach()
+        self.state.forget()
+        self._warn_if_all_was_full()
+
+    def reset(self) -> None:
+        """Forget all plans, as if the next call were the first."""
+        self.state.forget()
+        self._follower.forget()
+        self.schedule = Schedule.begin(self.policy)
+
+    # -- a call ------------------------------------------------------------------------------------------------------
+
+    @outside_compile
+    def enter(self, model: nn.Module, args: Args, kwargs: Kwargs) -> None:
+        if not self.attached or self.calibrating:
+            return
+        given = given_argument(self._names, args, kwargs, self._names[0])
+        refuse_empty(given)
+        for stack in self.stacks:
+            stack.follow_changes()
+        self.compiled = is_compiled(self._modules())
+        if self.compiled:
+            allow_more_graphs()
+        call = self.family.read_call((), named_arguments(self.model, args, kwargs))
+        self.batch = given.shape[0]
+        self.calls += 1
+        step = self._advance(call, args, kwargs, given)
+        self._read_facts(call, step)
+        if self.config.redraws:
+            self.draw = torch.full((), step.number, device=given.device)
+        if step.number == 0 or self.last_call is None:
+            self.last_call = shapes_of_call(self._names, self.family.positions, args, kwargs)
+        for stack in self.stacks:
+            stack.begin_call(self._kind_of(stack, step))
+        for stack in self._stacks_of(model):
+            stack.read_owner(args, kwargs)
+
+    def _advance(self, call: Call, args: Args, kwargs: Kwargs, inputs: Tensor) -> Step:
+        """Find out which step of which image this is."""
+        if self.forced is not None:
+            step = self.forced
+            self.state.begin_call(0, step.number, step.select, step.weights)
+            return step
+        # What is made in inference mode cannot take part in training.
+        signature = (call.signature, torch.is_inference_mode_enabled())
+        position = self._follower.observe(call.timestep, signature, self._condition(args, kwargs), inputs)
+        if position.new_image:
+            self.state.forget()
+            self.schedule = Schedule.begin(self.policy)
+        elif position.new_step:
+            self.schedule = self.schedule.after(self._follower.progress or 0.0)
+        step = self.schedule.step
+        self.state.begin_call(position.branch, step.number, step.select, step.weights)
+        return step
+
+    def _condition(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
+        """What the image is made from, as far as the call shows it."""
+        names = (*self.family.conditions, *self.family.positions)
+        return tuple(given_argument(self._names, args, kwargs, name) for name in names)
+
+    def _kind_of(self, stack: StackRun, step: Step) -> Kind:
+        """The kind of this step for one stack: what cannot run twice cannot be calibrated."""
+        if step.kind is not Kind.CALIBRATE or can_run_twice(stack.stack.owner, (Session, StackRun)):
+            return step.kind
+        return Kind.FULL
+
+    def _stacks_of(self, owner: nn.Module) -> list[StackRun]:
+        return [stack for stack in self.stacks if stack.stack.owner is owner]
+
+    @torch.no_grad()
+    def calibrate(self, owner: nn.Module, args: Args, kwargs: Kwargs, stacks: list[StackRun]) -> None:
+        """After a full run of an owner, run it merged, so that every span records its merging error.
+
+        What it returns is the same as before, because every span then returns what it gave on all tokens.
+        """
+        self._set_calibrating(True, stacks, Kind.MERGED)
+        try:
+            owner(*args, **kwargs)
+        finally:
+            self._set_calibrating(False, stacks, Kind.CALIBRATE)
+
+    @outside_compile
+    def _set_calibrating(self, calibrating: bool, stacks: list[StackRun], kind: Kind) -> None:
+        self.calibrating = calibrating
+        self.state.set_calibrating(calibrating)
+        for stack in stacks:
+            stack.begin_call(kind)
+
+    @outside_compile
+    def leave(self, model: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
+        if not self.attached or self.calibrating:
+            return
+        recorded = [stack for stack in self._stacks_of(model) if stack.kind is Kind.CALIBRATE]
+        if recorded:
+            self.calibrate(model, args, kwargs, recorded)
+        for stack in self.stacks:
+            stack.forget_call()
+        full = (self.forced or self.schedule.step).kind is not Kind.MERGED
+        merges = not full and any(stack.program.merges for stack in self.stacks)
+        if not merges and not full and not self._merges_later():
+            raise NothingMergedError(
+                f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "
+                f"other parts, or take merging out with handle.remove()."
+            )
+        self.merged_calls += merges
+        self.full_calls += not merges
+
+    @property
+    def tokens_seen(self) -> dict[str, int]:
+        """block.part -> tokens it ran on in its last call; of a span of several blocks the parts of the first."""
+        seen = {}
+        for row, count in self.noted.items():
+            block = row.block if isinstance(row, AttentionRow) else row.first
+            whole = chosen_parts(block.parts, self.config.parts, self.config.keys_of_all)
+            for part in whole if row.part is None else (row.part,):
+                seen[f"{block.name}.{part.module}"] = count
+        return seen
+
+    def count_refresh(self, selected: bool) -> None:
+        self.selections += selected
+        self.weightings += 1
+
+    # -- what a call does not say itself -----------------------------------------------------------------------------
+
+    def _read_facts(self, call: Call, step: Step) -> None:
+        """Gather what every stack needs to know. What others put into the model is looked for at the first step."""
+        facts = self.facts
+        cached, subset_keys, caches = facts.cached, facts.subset_keys, facts.fixed_order == CACHE
+        if step.number == 0 or self.forced is not None:
+            cached, subset_keys, caches = self._inspected.look_around()
+        fixed_order = call.fixed_order or (CACHE if caches else "")
+        self._follow_order(bool(fixed_order or call.positional))
+        found = Facts(self._config_now(), call.positional, fixed_order, call.interleaved, cached, subset_keys)
+        if found != facts:
+            self.facts = found
+
+    def look_around(self) -> tuple[frozenset[str], frozenset[str], bool]:
+        """Parts with a cache inside, parts whose attention can read a subset of keys, and whether there is a cache."""
+        parts = [(block, part) for stack in self.stacks for block in stack.described.merging for part in block.parts]
+        chosen = set(self.config.parts)
+        cached = frozenset(
+            f"{block.name}.{part.module}"
+            for block, part in parts
+            if set(part.kinds) <= chosen and keeps_outputs(_inside(block, part))
+        )
+        subsets = self.config.thin_keys and self.config.whole_every and self.keep is None
+        subset_keys = frozenset(
+            f"{block.name}.{part.module}"
+            for block, part in parts
+            if subsets and part.own_keys and takes_other_keys(_attention_of(block, part))
+        )
+        blocks = (block.module for stack in self.stacks for block in stack.stack.blocks)
+        return cached, subset_keys, bool(cached) or keeps_outputs(blocks)
+
+    def _follow_order(self, fixed: bool) -> None:
+        """Merge around parts while calls need tokens in grid order, if the choice of scope was left to us."""
+        scope = "site" if fixed and self._chooses_scope else self._suited.merged_per
+        if scope == self.config.scope:
+            return
+        self.config = self.config.with_scope(scope)
+        self.state.forget()
+        for stack in self.stacks:
+            stack.detach()
+            stack.attach()
+
+    def _config_now(self) -> MergeConfig | None:
+        """The config with the ratio of this step as a number; None where that merges nothing."""
+        if not self.config.varies:
+            return self.config
+        progress = self._follower.progress if self.forced_progress is None else self.forced_progress
+        if progress is None:
+            raise MergeRuntimeError(
+                f"{type(self.model).__name__} was called without a timestep, so a ratio that changes cannot follow the "
+                f"steps: pass timesteps, or give one number as ratio."
+            )
+        return self.config.at(progress)
+
+    def protected(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The tokens of a grid that the user's mask keeps as they are; None without a mask."""
+        if self.keep is None:
+            return None
+        return tuple((mask_on_grid(self.keep, grid) == 1).nonzero().flatten().tolist())
+
+    def _modules(self) -> Iterable[nn.Module]:
+        return (self.model, *(module for stack in self.stacks for module in stack.modules()))
+
+    # -- nothing merged ----------------------------------------------------------------------------------------------
+
+    def _merges_later(self) -> bool:
+        """Whether a ratio that changes would merge anything on these grids at another step."""
+        if not self.config.varies:
+            return False
+        configs = [config for progress in self.config.moments() if (config := self.config.at(progress)) is not None]
+        return any(
+            layout_of(config, stack.call.grid, stack.stack.downsample, self.protected(stack.call.grid))[0] is not None
+            for config in configs
+            for stack in self.stacks
+            if stack.call is not None and stack.described.merging
+        )
+
+    def _why_nothing(self) -> str:
+        reasons = [
+            f"{' x '.join(map(str, stack.program.grid))}: "
+            f"{stack.program.reason or 'none of the chosen parts can merge here'}"
+            for stack in self.stacks
+            if stack.described.merging
+        ]
+        return "; ".join(dict.fromkeys(reasons))
+
+    def _warn_if_all_was_full(self) -> None:
+        if self.full_calls and not self.merged_calls:
+            warnings.warn(
+                "nothing was merged: the images had so few steps that ratio was 0 at all of them. Take more steps, or "
+                "let ratio begin above 0.",
+                NothingMergedWarning,
+                stacklevel=2,
+            )
+
+
+def session_of(model: nn.Module) -> Session | None:
+    """The session attached to a model, if there is one: found by its hook, so a deepcopy knows its own."""
+    for hook in model._forward_pre_hooks.values():
+        owner = getattr(hook, "__self__", None)
+        if isinstance(owner, Session):
+            return owner
+    return None
+
+
+def _attention_of(block: Block, part: Part) -> nn.Module:
+    return block.module.get_submodule(part.attention or part.module)
+
+
+def _inside(block: Block, part: Part) -> Iterable[nn.Module]:
+    """Every module between where tokens enter a part and where they leave it, without the block itself."""
+    names = part.module, part.attention or part.module, part.leaves or part.module
+    held = [block.module] if part.attention else [block.module.get_submodule(name) for name in dict.fromkeys(names)]
+    return (inner for module in held for inner in module.modules() if inner is not block.module)

@@ -1,0 +1,261 @@
+"""Spans: merge tokens where they begin, unmerge where they end. One class for parts, blocks, runs, transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tokenmerge.engine.arguments import joined, split_pieces, tokens_of, with_changed, with_tokens
+from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
+from tokenmerge.engine.correction import record_full, unmerge_corrected
+from tokenmerge.engine.program import SpanRow
+from tokenmerge.engine.state import Group, Memory
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.methods.interfaces import Operators
+from tokenmerge.models.arguments import Args, Kwargs, given_argument
+
+if TYPE_CHECKING:
+    from tokenmerge.engine.session import Session
+
+
+class Span:
+    """Carries out one row. Without a row it does nothing."""
+
+    def __init__(self, session: Session, name: str, owner_arguments: tuple[str, ...] = ()) -> None:
+        self.session = session
+        self.name = name
+        self._owner_arguments = owner_arguments  # of the transformer that it is put around
+        self.row: SpanRow | None = None
+        self.group = Group()
+        self.memories: dict[int, Memory] = {}  # by the position of the tokens in the output
+        self._entered: tuple[Tensor, Tensor | None] | None = None  # tokens of the grid, as they came and merged
+        self._image: Tensor | None = None  # (B, C, H, W) what a transformer was given
+        self._has_merged = False  # and its tokens were merged since
+
+    def hand(self, row: SpanRow | None, group: Group, memories: dict[int, Memory]) -> None:
+        """Take over what this call is to do."""
+        self.row, self.group, self.memories = row, group, memories
+        self.forget_call()
+
+    def forget_call(self) -> None:
+        self._entered = self._image = None
+        self._has_merged = False
+
+    @property
+    def operators(self) -> Operators:
+        operators = self.group.current.operators
+        assert operators is not None, "a plan is refreshed before it is used"
+        return operators
+
+    # -- the two halves ----------------------------------------------------------------------------------------------
+
+    def enter(self, tokens: Tensor) -> Tensor:
+        """(B, L, C) -> (B, L', C): the tokens of the grid merged, if the row says so; others as they are."""
+        row = self.row
+        assert row is not None
+        before, grid, behind = self._pieces(tokens, row.layout.tokens)
+        if row.act == "record":
+            self._entered = (grid, None) if row.residual else None
+            return tokens
+        if row.gather:
+            assert row.layout.regions is not None
+            grid = row.layout.regions.gather(grid)
+        if row.refresh and self.group.current.refresh_due:
+            self.refresh(grid)
+        if row.act == "merge":
+            grid = self._merged(grid)
+        elif not row.gather:
+            return tokens
+        tokens = joined(before, grid, behind)
+        if row.act == "merge" and not torch.compiler.is_compiling():
+            self.session.noted[row] = tokens.shape[1]
+        return tokens
+
+    def _merged(self, grid: Tensor) -> Tensor:
+        assert self.row is not None
+        queries = self.operators.queries
+        if queries is None:
+            return grid
+        merged = queries.merge(grid)
+        # Kept until the span ends: x + U(T(Mx) - Mx).
+        self._entered = (grid, merged) if self.row.residual else None
+        return merged
+
+    def exit(self, tokens: Tensor, position: int = 0) -> Tensor:
+        """(B, L', C) -> (B, L, C): unmerged and corrected, or recorded as it is."""
+        row = self.row
+        assert row is not None
+        entered, self._entered = self._entered, None
+        merges = row.act == "merge"
+        before, grid, behind = self._pieces(tokens, row.layout.kept if merges else row.layout.tokens)
+        if row.act == "record":
+            self._record(grid if entered is None else grid - entered[0], position)
+            return tokens
+        queries = self.operators.queries if merges else None
+        if queries is not None:
+            memory = self.memories.get(position)
+            if entered is None:
+                grid = unmerge_corrected(queries, grid, memory)
+            else:
+                assert entered[1] is not None
+                grid = entered[0] + unmerge_corrected(queries, grid - entered[1], memory)
+        if row.scatter:
+            assert row.layout.regions is not None
+            grid = row.layout.regions.scatter(grid)
+        return joined(before, grid, behind)
+
+    def _record(self, grid: Tensor, position: int) -> None:
+        assert self.row is not None
+        regions = self.row.layout.regions
+        if self.row.context.in_region_order and regions is not None:
+            grid = regions.gather(grid)  # as merged steps have it
+        record_full(self.memories[position], grid)
+
+    def _pieces(self, tokens: Tensor, count: int) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        assert self.row is not None
+        return split_pieces(tokens, count, self.row.trailing, self.row.text_last)
+
+    def refresh(self, grid: Tensor) -> None:
+        """Make what is due from the tokens of the grid: new destinations, or new weights for those there are."""
+        row, due = self.row, self.group.current
+        assert row is not None
+        previous = None if due.select_due else due.operators
+        context = row.context if self.session.draw is None else dataclasses.replace(row.context, draw=self.session.draw)
+        with _in_full_precision(grid.device):
+            due.operators = self.session.config.plan(grid, row.layout, context, previous)
+        if not torch.compiler.is_compiling() and not row.context.averages:
+            self.session.count_refresh(selected=previous is None)
+        due.select_due = due.weights_due = False
+
+    # -- where tokens come from and go to: hooks ---------------------------------------------------------------------
+
+    def enter_argument(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        """The tokens are the module's first argument."""
+        row = self.row
+        if row is None:
+            return None
+        tokens = tokens_of(args, kwargs)
+        self._check(tokens)
+        if row.separate_keys and row.act == "merge":
+            refuse_fused(self.name, module)
+            refuse_perturbed(self.name, module)
+            keys = self.operators.keys
+            kwargs = {**kwargs, "encoder_hidden_states": tokens if keys is None else keys.merge(tokens)}
+        return with_tokens(args, kwargs, self.enter(tokens))
+
+    def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
+        """The tokens are the module's output."""
+        row = self.row
+        if row is None or row.act == "record":
+            return None
+        assert row.part is not None
+        return with_changed(output, row.part.outputs, lambda tokens, _: self.enter(self._check(tokens)))
+
+    def exit_output(self, module: nn.Module, args: Args, output: Any) -> Any:
+        """The tokens are the module's output."""
+        row = self.row
+        if row is None or not row.ends:
+            return None
+        positions = (row.last.output,) if row.part is None else row.part.outputs
+        changed = with_changed(output, positions, self.exit)
+        return None if row.act == "record" else changed
+
+    def enter_transformer(self, owner: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        """The tokens are an image behind a norm: keep it, and let the owner add what it makes to nothing."""
+        row = self.row
+        assert row is not None
+        image = tokens_of(args, kwargs)
+        self._check_samples(image)
+        self._image, self._has_merged = image, False
+        if row.act == "record":
+            return None
+        if given_argument(self._owner_arguments, args, kwargs, "attention_mask") is not None:
+            refuse_image_mask(row.first.name)
+        return with_tokens(args, kwargs, image.new_zeros(()).expand(*image.shape[:2], row.layout.kept, 1))
+
+    def give_norm_the_image(self, norm: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        return ((self._image,), kwargs) if self._wraps_merged else None
+
+    def merge_behind_norm(self, norm: nn.Module, args: Args, output: Tensor) -> Tensor | None:
+        if not self._wraps_merged:
+            return None
+        self._has_merged = True
+        return self.enter(_as_tokens(output)).transpose(1, 2).unsqueeze(-1)
+
+    @property
+    def _wraps_merged(self) -> bool:
+        return self._image is not None and self.row is not None and self.row.act == "merge"
+
+    def exit_transformer(self, owner: nn.Module, output: Any) -> Any:
+        """The owner's output: the image, plus what was made of its tokens."""
+        row, image = self.row, self._image
+        self._image = None
+        if row is None or image is None:
+            return None
+        if row.act == "record":
+            _with_image(output, lambda full: self.exit(_as_tokens(full - image)))
+            return None
+        if not self._has_merged:
+            raise MergeRuntimeError(
+                f"{self.name} went on without normalising its input, so that its tokens were not merged: something "
+                f"answers in its place. Take that out, or use scope='block' or 'site'."
+            )
+
+        def restored(added: Tensor) -> Tensor:
+            return image + self.exit(_as_tokens(added)).transpose(1, 2).reshape(image.shape)
+
+        return _with_image(output, restored)
+
+    def _check(self, tokens: Tensor) -> Tensor:
+        """Tokens that are fewer than the plan is for are refused with the reason that is likely."""
+        row = self.row
+        assert row is not None
+        self._check_samples(tokens)
+        if tokens.shape[1] < row.layout.tokens:
+            raise MergeRuntimeError(
+                f"{self.name} was given {tokens.shape[1]} of the {row.layout.tokens} tokens of its grid. If "
+                f"feed-forward chunking is on, turn it off with disable_forward_chunking(), or leave 'mlp' out of "
+                f"parts."
+            )
+        return tokens
+
+    def _check_samples(self, tokens: Tensor) -> None:
+        row, samples = self.row, self.session.batch
+        assert row is not None
+        if tokens.shape[0] != samples:
+            raise MergeRuntimeError(
+                f"{row.first.name} was given {tokens.shape[0]} of the {samples} samples of its call, and its plan is "
+                f"for all of them. FasterCache does this where guidance doubles the batch: switch it off with "
+                f"disable_cache(), or take merging out with handle.remove()."
+            )
+
+
+def refuse_image_mask(block: str) -> None:
+    raise MergeRuntimeError(
+        f"{block} was given an attention mask over image tokens, which merging cannot follow: leave 'self' out of "
+        f"parts."
+    )
+
+
+def _with_image(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The owner's output, in each of the forms that diffusers gives it, with its image changed."""
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return dataclasses.replace(output, sample=change(output.sample))  # type: ignore[attr-defined]
+    return with_changed(output, (0,), lambda image, _: change(image))
+
+
+def _as_tokens(image: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, H * W, C)"""
+    return image.flatten(2).transpose(1, 2)
+
+
+def _in_full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Similarities are too close to each other for half precision, into which autocast would bring them."""
+    if not torch.amp.is_autocast_available(device.type):  # the meta device has none
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)

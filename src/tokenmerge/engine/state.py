@@ -1,0 +1,160 @@
+"""What a generation remembers from step to step: operators for each plan group, merging errors for each span.
+
+Each guidance branch has its own. Spans hold on to their group and their memory, whose `current` is set when a call
+begins, so that torch.compile sees tensors and a few flags and never a step's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from tokenmerge.methods.interfaces import Operators
+
+
+@dataclass
+class BranchOperators:
+    """The operators of one plan group in one guidance branch.
+
+    What is due stays due until a block of the group has run, so a cache that skips blocks delays a refresh and never
+    loses it.
+    """
+
+    operators: Operators | None = None
+    select_due: bool = True
+    weights_due: bool = True
+    derived: dict[Hashable, Any] = field(default_factory=dict)  # made from the operators once for all blocks
+
+    @property
+    def refresh_due(self) -> bool:
+        return self.select_due or self.weights_due
+
+
+@dataclass
+class Group:
+    """The plans of blocks that share one: operators for each guidance branch."""
+
+    branches: list[BranchOperators] = field(default_factory=list)
+    current: BranchOperators = field(default_factory=BranchOperators)
+
+    def begin(self, branch: int, select: bool, weights: bool) -> None:
+        while len(self.branches) <= branch:
+            self.branches.append(BranchOperators())
+        self.current = current = self.branches[branch]
+        current.select_due |= select
+        current.weights_due |= weights or select
+        if select:
+            current.operators = None  # soon replaced, or no longer in use: a change of ratio leaves groups behind
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What one full step measured of a span."""
+
+    merged: Tensor  # (B, M, C) what the merged tokens gave, less its mean over them
+    error: Tensor  # (B, N, C) what all tokens gave, less what unmerging gives
+    square: Tensor  # (B, 1, 1) merged . merged
+    common: Tensor | None  # (B, 1, 1) merged . merged of the calibration before it
+
+
+@dataclass
+class BranchMemory:
+    """What a span recorded at full steps, in one guidance branch."""
+
+    full: Tensor | None = None  # (B, N, C) the output on all tokens, until the merged run at the same step has come
+    calibrations: tuple[Calibration, ...] = ()  # the newest first
+    calibrating: bool = False  # this run is the merged one of a full step
+    step: int = -1
+    calibrated_now: bool = False  # the newest is of this very step, which may have several calls
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        full = [] if self.full is None else [self.full]
+        return full + [tensor for each in self.calibrations for tensor in (each.merged, each.error)]
+
+
+@dataclass
+class Memory:
+    """What a span recorded at full steps: a memory for each guidance branch."""
+
+    branches: list[BranchMemory] = field(default_factory=list)
+    current: BranchMemory = field(default_factory=BranchMemory)
+    reordered: bool = False
+    outlasts_plans: bool = False  # merged tokens are the same ones whatever the plan
+
+    def begin(self, branch: int, step: int, new_plan: bool) -> None:
+        while len(self.branches) <= branch:
+            self.branches.append(BranchMemory())
+        self.current = current = self.branches[branch]
+        # Compared here: in compiled code every number of a step would be another graph.
+        current.calibrated_now, current.step = current.calibrated_now and step == current.step, step
+        if new_plan and not self.outlasts_plans:
+            current.calibrations = ()  # tokens merged by another plan cannot be compared with these
+        if step == 0:
+            # A second image of a single step with the same text looks like the first step once more.
+            current.full, current.calibrations = None, ()
+
+    def set_order(self, reordered: bool) -> None:
+        """Forget what was recorded in another order of tokens."""
+        if reordered != self.reordered:
+            self.reordered = reordered
+            for branch in self.branches:
+                branch.full, branch.calibrations = None, ()
+
+
+class State:
+    """Everything that one model's merging remembers."""
+
+    def __init__(self) -> None:
+        self.branch = self.step = 0
+        self._due = True, True
+        self._groups: dict[Hashable, Group] = {}
+        self._memories: dict[Hashable, Memory] = {}
+
+    def begin_call(self, branch: int, step: int, select: bool, weights: bool) -> None:
+        self.branch, self.step, self._due = branch, step, (select, weights)
+        for group in self._groups.values():
+            group.begin(branch, select, weights)
+        for memory in self._memories.values():
+            memory.begin(branch, step, select)
+
+    def group(self, key: Hashable) -> Group:
+        """The plan shared by all spans with the same key."""
+        if key not in self._groups:
+            self._groups[key] = Group()
+            self._groups[key].begin(self.branch, *self._due)
+        return self._groups[key]
+
+    def memory(self, key: Hashable) -> Memory:
+        """What a span recorded, kept over the steps of a generation."""
+        if key not in self._memories:
+            self._memories[key] = Memory()
+            self._memories[key].begin(self.branch, self.step, new_plan=True)
+        return self._memories[key]
+
+    def set_calibrating(self, calibrating: bool) -> None:
+        """Say whether this run is the merged one of a full step."""
+        for memory in self._memories.values():
+            memory.current.calibrating = calibrating
+
+    @property
+    def cached_bytes(self) -> int:
+        branches = (branch for memory in self._memories.values() for branch in memory.branches)
+        return sum(tensor.nbytes for branch in branches for tensor in branch.tensors)
+
+    def forget(self) -> None:
+        """Drop every operator and every memory, in place: spans hold on to theirs."""
+        self.branch = self.step = 0
+        # Not new objects: compiled code is thrown away with those it has seen.
+        for group in self._groups.values():
+            for operators in group.branches:
+                operators.operators, operators.select_due, operators.weights_due = None, True, True
+                operators.derived.clear()
+            group.begin(0, True, True)
+        for memory in self._memories.values():
+            for branch in memory.branches:
+                branch.full, branch.calibrations, branch.step, branch.calibrated_now = None, (), -1, False
+            memory.begin(0, 0, new_plan=True)

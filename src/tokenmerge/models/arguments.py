@@ -1,0 +1,47 @@
+"""A module's arguments by name, never by position: diffusers inserts arguments from release to release."""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from typing import Any
+
+from torch import nn
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def argument_names(module: nn.Module) -> tuple[str, ...]:
+    """What the positional arguments of a module's forward are called.
+
+    Read from its class: diffusers' caches put another forward in its place, which in releases before 0.39 tells no
+    names.
+    """
+    kind: Any = type(module)
+    return _names_of(kind)
+
+
+@lru_cache(maxsize=256)
+def _names_of(kind: type[nn.Module]) -> tuple[str, ...]:
+    positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    _self, *parameters = inspect.signature(kind.forward).parameters.values()
+    return tuple(parameter.name for parameter in parameters if parameter.kind in positional)
+
+
+def given_argument(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str) -> Any:
+    """An argument that may be given by position or by name."""
+    return args[names.index(name)] if name in names[: len(args)] else kwargs.get(name)
+
+
+def with_argument(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str, value: Any) -> tuple[Args, Kwargs]:
+    """The arguments of a call with one of them changed."""
+    if name in names[: len(args)]:
+        position = names.index(name)
+        return (*args[:position], value, *args[position + 1 :]), kwargs
+    return args, {**kwargs, name: value}
+
+
+def named_arguments(module: nn.Module, args: Args, kwargs: Kwargs) -> Kwargs:
+    """All arguments of a call by name."""
+    return {**dict(zip(argument_names(module), args, strict=False)), **kwargs} if args else kwargs

@@ -1,0 +1,78 @@
+"""The merging error between full steps: the fit on merged tokens, and what is recorded for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tokenmerge.engine.correction import unmerge_corrected
+from tokenmerge.engine.state import Calibration, Memory
+from tokenmerge.methods.pooled import pooled_operator
+
+Recorded = tuple[float, Tensor]  # the merging error everywhere, and the merged tokens at that step
+
+
+def added_to(tokens: Tensor, *newest_first: Recorded) -> Tensor:
+    """What is added to merged tokens (1, M, C) after full steps that recorded these."""
+    operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))
+    memory = Memory()
+    for step, (error, merged) in enumerate(reversed(newest_first), start=1):
+        memory.begin(0, step, new_plan=False)
+        memory.current.full, memory.current.calibrating = operator.spread(merged) + error, True
+        unmerge_corrected(operator, merged, memory)
+    memory.begin(0, 9, new_plan=False)
+    memory.current.calibrating = False
+    return (unmerge_corrected(operator, tokens, memory) - operator.spread(tokens)).flatten()
+
+
+def test_the_correction_follows_what_merged_tokens_do() -> None:
+    one, other = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]), torch.tensor([[[0.0, 2.0], [0.0, -2.0]]])
+    ones = torch.ones(8)
+    # Half as large, or shifted as a whole, which is no detail.
+    torch.testing.assert_close(added_to(one / 2 + 7, (5, one)), 2.5 * ones)
+    torch.testing.assert_close(added_to(other, (5, one)), 0 * ones)
+    # On from one full step past the next, and half of it back: but for the hundredth by which it is held down.
+    on = added_to(2 * other - one, (3, other), (1, one))
+    torch.testing.assert_close(on, (2 * 3 - 1 / 1.01 * 1) * ones)
+    # The same tokens at both full steps tell nothing apart.
+    torch.testing.assert_close(added_to(one / 2, (3, one), (1, one)), 1.5 * ones)
+
+
+def test_where_tokens_do_not_differ_the_error_stays() -> None:
+    alike = torch.ones(1, 2, 2)
+    for recorded in ([(5, alike)], [(5, alike), (1, alike)]):
+        torch.testing.assert_close(added_to(alike * 3, *recorded), torch.full((8,), 5.0))
+
+
+def test_no_weight_is_larger_than_two() -> None:
+    """What a part gave at a full step may have been next to nothing."""
+    one, other = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]), torch.tensor([[[0.0, 1.0], [0.0, -1.0]]])
+    torch.testing.assert_close(added_to(one * 50, (5, one)), torch.full((8,), 10.0))
+    both = added_to(one * 50 - other * 50, (5, one), (1, other))
+    torch.testing.assert_close(both, torch.full((8,), 10.0 - 2.0))
+
+
+def test_a_step_with_several_calls_is_recorded_once() -> None:
+    memory = Memory()
+    operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))
+    for call, step in enumerate((1, 1, 6, 6, 11)):
+        memory.begin(0, step, new_plan=False)
+        if step == 11:
+            memory.begin(0, step, new_plan=False)  # a call before it came to no end
+        memory.current.full, memory.current.calibrating = torch.full((1, 4, 2), float(call)), True
+        unmerge_corrected(operator, torch.zeros(1, 2, 2), memory)
+        assert memory.current.full is None
+    assert [float(each.error.mean()) for each in memory.current.calibrations] == [4, 3]
+
+
+@pytest.mark.parametrize(("outlasts", "left"), [(True, 1), (False, 0)])
+def test_what_was_recorded_of_other_tokens_is_forgotten(outlasts: bool, left: int) -> None:
+    memory = Memory(outlasts_plans=outlasts)
+    memory.begin(0, 1, new_plan=True)
+    ones = torch.ones(1, 2, 2)
+    memory.current.calibrations = (Calibration(ones, torch.ones(1, 4, 2), torch.ones(1, 1, 1), None),)
+    memory.begin(0, 2, new_plan=False)
+    assert len(memory.current.calibrations) == 1
+    memory.begin(0, 6, new_plan=True)
+    assert len(memory.current.calibrations) == left
