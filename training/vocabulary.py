@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import CLIPTokenizer
 
@@ -16,8 +18,11 @@ def phrasings(caption: str) -> list[str]:
     return [template.format(caption) for template in TEMPLATES] + shorter
 
 
-def build_tokenizer(captions: list[str]) -> CLIPTokenizer:
-    """A byte-pair tokenizer trained until every word of the captions is one token; other words fall into pieces."""
+def build_tokenizer(captions: list[str], phrase: Callable[[str], list[str]] = phrasings) -> CLIPTokenizer:
+    """A byte-pair tokenizer trained until every word of the captions is one token; other words fall into pieces.
+
+    `phrase` returns all wordings of a caption, whose words are then known too.
+    """
     untrained = CLIPTokenizer()
     start, end = untrained.bos_token, untrained.eos_token
     trainer = trainers.BpeTrainer(
@@ -30,7 +35,7 @@ def build_tokenizer(captions: list[str]) -> CLIPTokenizer:
     backend = Tokenizer(models.BPE(unk_token=end, end_of_word_suffix="</w>"))
     backend.normalizer = untrained.backend_tokenizer.normalizer
     backend.pre_tokenizer = untrained.backend_tokenizer.pre_tokenizer
-    backend.train_from_iterator([text for caption in captions for text in phrasings(caption)], trainer)
+    backend.train_from_iterator([text for caption in captions for text in phrase(caption)], trainer)
     return _as_clip(backend)
 
 
