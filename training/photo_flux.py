@@ -33,9 +33,8 @@ def build_transformer() -> FluxTransformer2DModel:
         pooled_projection_dim=TEXT_WIDTH,
         axes_dims_rope=(4, 30, 30),
     )
-    modulations = [
-        module.linear for name, module in transformer.named_modules() if name.split(".")[-1].startswith("norm") and hasattr(module, "linear")
-    ]
+    norms = [module for name, module in transformer.named_modules() if name.split(".")[-1].startswith("norm")]
+    modulations = [norm.linear for norm in norms if hasattr(norm, "linear")]
     for layer in [*modulations, transformer.proj_out]:
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)

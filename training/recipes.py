@@ -18,7 +18,7 @@ from training.emoji_sd import EmojiSD
 from training.photo_flux import PhotoFlux
 from training.photographs import Photographs
 from training.pictures import Pictures
-from training.vocabulary import build_tokenizer
+from training.vocabulary import build_tokenizer, phrasings
 
 
 def emoji_captions(work: Path) -> list[str]:
@@ -42,38 +42,55 @@ class Recipe:
     """How one model is built, trained and decoded.
 
     Args:
+        name: Name of the model.
         network: Module with `loss(*batch, bias)` and `sample(noise, tokens, nothing, steps, guidance)`.
         captions: Captions the model is trained on, from the work folder; the first of every photograph's wordings.
-        tokenizer: Tokenizer that knows every word of the training captions, from the work folder.
+        texts: All wordings of the captions, from the work folder. The tokenizer knows every word of them.
         batches: Training data at one size; its `batch(count)` returns the arguments of `loss`.
         autoencoder: Folder of the autoencoder below the work folder.
     """
 
+    name: str
     network: Callable[[CLIPTokenizer], nn.Module]
     captions: Callable[[Path], list[str]]
-    tokenizer: Callable[[Path], CLIPTokenizer]
+    texts: Callable[[Path], list[str]]
     batches: Callable[[Namespace, CLIPTokenizer, int], Any]
     autoencoder: str
 
+    def tokenizer(self, work: Path) -> CLIPTokenizer:
+        """Tokenizer that knows every word of the training captions.
 
-def _emoji(network: Callable[[CLIPTokenizer], nn.Module]) -> Recipe:
+        Built once and kept in the work folder, because training a byte-pair tokenizer twice numbers its tokens
+        differently, and a checkpoint is only of use with the numbers it was trained with.
+        """
+        folder = work / f"{self.name}-tokenizer"
+        if not folder.exists():
+            build_tokenizer(self.texts(work)).save_pretrained(folder)
+        kept: CLIPTokenizer = CLIPTokenizer.from_pretrained(folder)
+        return kept
+
+
+def _emoji(name: str, network: Callable[[CLIPTokenizer], nn.Module]) -> Recipe:
     return Recipe(
+        name=name,
         network=network,
         captions=emoji_captions,
-        tokenizer=lambda work: build_tokenizer(emoji_captions(work)),
+        texts=lambda work: [text for caption in emoji_captions(work) for text in phrasings(caption)],
         batches=emoji_batches,
         autoencoder="autoencoder",
     )
 
 
-RECIPES: dict[str, Recipe] = {
-    "emoji-sd": _emoji(EmojiSD),
-    "emoji-flux": _emoji(EmojiFlux),
-    "photo-flux": Recipe(
+_ALL = (
+    _emoji("emoji-sd", EmojiSD),
+    _emoji("emoji-flux", EmojiFlux),
+    Recipe(
+        name="photo-flux",
         network=PhotoFlux,
         captions=photographs.plain_captions,
-        tokenizer=lambda work: build_tokenizer(photographs.all_texts(photographs.read_rows(work)), lambda text: [text]),
+        texts=lambda work: photographs.all_texts(photographs.read_rows(work)),
         batches=photo_batches,
         autoencoder="photographs/autoencoder",
     ),
-}
+)
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}

@@ -15,15 +15,16 @@ CAPTIONS = ["red heart", "blue heart", "cat face", "smiling face with heart-eyes
 def _export(name: str, folder: Path) -> Path:
     import torch
     from training.export import CARDS, as_pipeline, write_folder
-    from training.train import MODELS
-    from training.vocabulary import build_tokenizer
+    from training.recipes import RECIPES
+    from training.vocabulary import build_tokenizer, phrasings
 
     from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 
     torch.manual_seed(0)
-    tokenizer = build_tokenizer(CAPTIONS)
-    pipe = as_pipeline(MODELS[name](tokenizer), tokenizer, PatchAutoencoder())
-    write_folder(pipe, tokenizer, CAPTIONS, CARDS / f"{name}.md", folder / name)
+    texts = [text for caption in CAPTIONS for text in phrasings(caption)]
+    tokenizer = build_tokenizer(texts)
+    pipe = as_pipeline(RECIPES[name].network(tokenizer), tokenizer, PatchAutoencoder())
+    write_folder(pipe, CAPTIONS, texts, CARDS / f"{name}.md", folder / name)
     return folder / name
 
 

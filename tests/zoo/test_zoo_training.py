@@ -14,7 +14,7 @@ from training.courtesy import cores_used_by_others
 from training.data import caption_of, wanted_captions
 from training.emoji_flux import image_ids, pack, unpack
 from training.emoji_sd import EmojiSD, InnerUNet, build_unet
-from training.evaluate import frechet_distance, rank_of_own_picture
+from training.inception import frechet_distance, rank_of_own_picture
 from training.pictures import Pictures
 from training.run import Average, Run
 from training.sheet import SHEET_CAPTIONS, draw_sheet
@@ -135,6 +135,8 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
         "decay": 0.0,
         "bias": 1.0,
         "merge": None,
+        "window": None,
+        "pause_file": None,
     }
 
     def go(samples: int) -> Run:
@@ -156,9 +158,9 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_larger_pictures_come_in_smaller_batches() -> None:
-    args = Namespace(size=[256, 512], batch=16)
+    args = Namespace(size=[256, 512], batch=16, window=None)
     assert [batch_size(args, size) for size in args.size] == [16, 4]
-    assert batch_size(Namespace(size=[128, 512], batch=4), 512) == 1
+    assert batch_size(Namespace(size=[128, 512], batch=4, window=None), 512) == 1
 
 
 def test_batches_hold_each_picture_once_an_epoch_and_sometimes_no_caption(tmp_path: Path) -> None:

@@ -40,9 +40,7 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
         super().__init__()
         self.patch = 2 ** (len(block_out_channels) - 1)
         self.encoder = nn.Conv2d(in_channels, latent_channels, self.patch, stride=self.patch)
-        self.decoder = nn.Conv2d(
-            latent_channels, out_channels * self.patch**2, 3, padding=1, padding_mode="replicate"
-        )
+        self.decoder = nn.Conv2d(latent_channels, out_channels * self.patch**2, 3, padding=1, padding_mode="replicate")
 
     def encode(self, x: Tensor, return_dict: bool = True) -> AutoencoderKLOutput | tuple[DiagonalGaussianDistribution]:
         """Pictures (B, 3, H, W) in [-1, 1] -> a distribution without spread over latents (B, C, H/patch, W/patch)."""
