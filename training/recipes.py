@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import CLIPTokenizer
 
-from training import photographs
+from tokenmerge.zoo.folders import WEIGHTS
+from training import distil, photographs
 from training.emoji_flux import EmojiFlux
 from training.emoji_sd import EmojiSD
 from training.photo_flux import PhotoFlux
@@ -29,7 +31,8 @@ def emoji_captions(work: Path) -> list[str]:
 
 def emoji_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Pictures:
     """Emoji latents at one size."""
-    return Pictures(args.work, tokenizer, emoji_captions(args.work)[: args.pictures], size)
+    captions = emoji_captions(args.work)[: args.pictures]
+    return Pictures(torch.load(args.work / f"latents_{size}.pt")[: len(captions)], tokenizer, captions)
 
 
 def photo_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Photographs:
@@ -47,7 +50,8 @@ class Recipe:
         captions: Captions the model is trained on, from the work folder; the first of every photograph's wordings.
         texts: All wordings of the captions, from the work folder. The tokenizer knows every word of them.
         batches: Training data at one size; its `batch(count)` returns the arguments of `loss`.
-        autoencoder: Folder of the autoencoder below the work folder.
+        autoencoder: Folder of the autoencoder, below the work folder unless absolute.
+        teacher: Whether the model is distilled from a packaged one and shares its words.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Recipe:
     texts: Callable[[Path], list[str]]
     batches: Callable[[Namespace, CLIPTokenizer, int], Any]
     autoencoder: str
+    teacher: bool = False
 
     def tokenizer(self, work: Path) -> CLIPTokenizer:
         """Tokenizer that knows every word of the training captions.
@@ -63,6 +68,8 @@ class Recipe:
         Built once and kept in the work folder, because training a byte-pair tokenizer twice numbers its tokens
         differently, and a checkpoint is only of use with the numbers it was trained with.
         """
+        if self.teacher:
+            return distil.teacher_tokenizer()
         folder = work / f"{self.name}-tokenizer"
         if not folder.exists():
             build_tokenizer(self.texts(work)).save_pretrained(folder)
@@ -91,6 +98,15 @@ _ALL = (
         texts=lambda work: photographs.all_texts(photographs.read_rows(work)),
         batches=photo_batches,
         autoencoder="photographs/autoencoder",
+    ),
+    Recipe(
+        name="emoji-sd-4",
+        network=distil.FourSteps,
+        captions=distil.teacher_captions,
+        texts=distil.teacher_captions,
+        batches=distil.teacher_batches,
+        autoencoder=str(WEIGHTS / "emoji-sd" / "vae"),
+        teacher=True,
     ),
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
