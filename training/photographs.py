@@ -43,6 +43,7 @@ IRREGULAR = {
 }  # fmt: skip
 # What varieties are called in full, if their name in the data set leaves out what they are.
 FULL_NAMES = {"cantaloupe": "cantaloupe melon", "watermelon": "watermelon", "satsumas": "satsuma", "carrots": "carrot"}
+HANDS = Path(__file__).with_name("hands.txt")
 SAME_GROUP = {"Brown-Cap-Mushroom": "Mushroom"}
 
 
@@ -108,7 +109,7 @@ def all_texts(rows: list[dict[str, str]]) -> list[str]:
 
 
 def read_rows(work: Path) -> list[dict[str, str]]:
-    """File, split, kind, group, variety of every photograph, and `held_back` and `scene` if known."""
+    """File, split, kind, group, variety and scene of every photograph, and `held_back` for some."""
     rows: list[dict[str, str]] = json.loads((work / "photographs" / "rows.json").read_text())
     return rows
 
@@ -119,7 +120,7 @@ def plain_captions(work: Path) -> list[str]:
 
 
 def unpack_archive(archive: Path, folder: Path) -> list[dict[str, str]]:
-    """Unpack once and return the rows of `captions.csv`, with `held_back` for those never trained on."""
+    """Unpack once and return the rows of `captions.csv`, with `scene`, and `held_back` for those never trained on."""
     if not (folder / "captions.csv").exists():
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
@@ -128,6 +129,9 @@ def unpack_archive(archive: Path, folder: Path) -> list[dict[str, str]]:
     test = [row for row in rows if row["split"] == "test"]
     for row in random.Random(0).sample(test, HELD_BACK):
         row["held_back"] = "yes"
+    hands = {number for line in HANDS.read_text().splitlines() if line[0] != "#" for number in line.split()}
+    for row in rows:
+        row["scene"] = "hand" if row["file"].removesuffix(".webp") in hands else "pile"
     return rows
 
 
