@@ -23,7 +23,8 @@ def _export(name: str, folder: Path) -> Path:
     torch.manual_seed(0)
     texts = [text for caption in CAPTIONS for text in phrasings(caption)]
     tokenizer = build_tokenizer(texts)
-    pipe = as_pipeline(RECIPES[name].network(tokenizer), tokenizer, PatchAutoencoder())
+    autoencoder = PatchAutoencoder(5, block_out_channels=(1, 1, 1)) if name == "photo-flux" else PatchAutoencoder()
+    pipe = as_pipeline(RECIPES[name].network(tokenizer), tokenizer, autoencoder)
     write_folder(pipe, CAPTIONS, texts, CARDS / f"{name}.md", folder / name)
     return folder / name
 
@@ -38,3 +39,9 @@ def fresh_sd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fresh_flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an untrained `emoji-flux`; copy it before changing a file."""
     return _export("emoji-flux", tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(scope="session")
+def fresh_photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an untrained `photo-flux`; copy it before changing a file."""
+    return _export("photo-flux", tmp_path_factory.mktemp("zoo"))
