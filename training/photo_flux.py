@@ -7,15 +7,32 @@ from itertools import pairwise
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, FluxTransformer2DModel
 from torch import Tensor, nn
-from transformers import CLIPTokenizer
+from transformers import CLIPTokenizer, T5Config, T5EncoderModel
 
-from training.emoji_flux import build_t5, pack
 from training.emoji_sd import TEXT_WIDTH, build_text_encoder
 from training.photographs import CHANNELS
 
 BASE_TOKENS, SHIFT_GROWTH = 64, 0.35
 UNIFORM_SHARE = 0.1
 BASE_SHIFT, MAX_SHIFT = 0.7, 1.5  # at 256 and 4,096 tokens
+
+
+def build_t5(tokenizer: CLIPTokenizer) -> T5EncoderModel:
+    """Two layers of width 128, reading the same token ids as the CLIP encoder."""
+    return T5EncoderModel(
+        T5Config(
+            vocab_size=len(tokenizer),
+            d_model=TEXT_WIDTH,
+            d_kv=32,
+            d_ff=2 * TEXT_WIDTH,
+            num_layers=2,
+            num_heads=4,
+            dropout_rate=0.0,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            is_encoder_decoder=False,
+        )
+    )
 
 
 def build_transformer() -> FluxTransformer2DModel:
@@ -71,6 +88,12 @@ def spread_positions(side: int, canvas: int) -> Tensor:  # (side, 2)
     """`side` positions a direction, spread evenly over `canvas` positions."""
     stride = canvas / side
     return ((torch.arange(side) + 0.5) * stride - 0.5)[:, None].expand(side, 2)
+
+
+def pack(latents: Tensor) -> Tensor:
+    """(B, C, h, w) -> (B, h/2 * w/2, 4C), in the order of the Flux pipeline."""
+    b, c, h, w = latents.shape
+    return latents.view(b, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(b, h * w // 4, 4 * c)
 
 
 def unpack(tokens: Tensor, side: int) -> Tensor:

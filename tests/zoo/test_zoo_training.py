@@ -13,10 +13,10 @@ import torch
 from training.courtesy import cores_used_by_others
 from training.data import caption_of, wanted_captions
 from training.distil import ddim_step, level_times, velocity_between
-from training.emoji_flux import image_ids, pack, unpack
+from training.emoji_flux import image_ids
 from training.emoji_sd import EmojiSD, InnerUNet, build_unet
 from training.inception import frechet_distance, rank_of_own_picture
-from training.photo_flux import PhotoFlux, grid_ids, noise_levels, spread_positions
+from training.photo_flux import PhotoFlux, grid_ids, noise_levels, pack, spread_positions, unpack
 from training.photographs import Photographs, all_texts
 from training.photographs import phrasings as photo_phrasings
 from training.pictures import Pictures
