@@ -2,6 +2,7 @@
 
     python -m training.train emoji-sd --size 128 --levels 3 --samples 100000
     python -m training.train emoji-sd --size 256 512 --samples 100000
+    python -m training.train photo-flux --size 64 128 256 --window 16 --batch 32 --samples 100000
 
 `--levels 3` trains the three innermost levels of `emoji-sd`. With several sizes each step draws one, and larger
 pictures come in smaller batches, so that each size gets the same work; a size named twice is drawn twice as often.
@@ -36,6 +37,7 @@ from training.run import Run
 
 WARMUP_STEPS = 100
 LOG_STEPS = 100
+PAUSE_SECONDS = 2.0
 MERGED_SIZE = 512
 MERGED_TOKENS = 1024  # levels with fewer are cheap as they are
 
@@ -67,10 +69,13 @@ def stop_requests() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def wait_while_paused(pause_file: Path | None, stopping: list[int]) -> None:
-    """Sleep while the file exists, so that others can measure; a request to stop ends the wait."""
-    while pause_file is not None and pause_file.exists() and not stopping:
-        time.sleep(2)
+def wait_while_paused(pause_file: Path | None, run: Run, stopping: list[int]) -> None:
+    """Save and sleep while the file exists, so that others can measure; a request to stop ends the wait."""
+    if pause_file is None or not pause_file.exists():
+        return
+    run.save()  # a machine that is switched off in the meantime costs nothing
+    while pause_file.exists() and not stopping:
+        time.sleep(PAUSE_SECONDS)
 
 
 def batch_size(args: argparse.Namespace, size: int) -> int:
@@ -119,7 +124,7 @@ def train(args: argparse.Namespace, run: Run, pictures: dict[int, Batches]) -> b
             losses[size].append(step(args, run, pictures[size], size, rate))
             at_size[size] += batch_size(args, size)
             courtesy.look()
-            wait_while_paused(args.pause_file, stopping)
+            wait_while_paused(args.pause_file, run, stopping)
             spent, before = time.process_time(), spent
             done["core_seconds"] += spent - before
             if done["step"] % LOG_STEPS == 0:

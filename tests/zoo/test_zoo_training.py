@@ -22,7 +22,7 @@ from training.photographs import phrasings as photo_phrasings
 from training.pictures import Pictures
 from training.run import Average, Run
 from training.sheet import SHEET_CAPTIONS, draw_sheet
-from training.train import batch_size, learning_rate, train
+from training.train import batch_size, learning_rate, train, wait_while_paused
 from training.vocabulary import build_tokenizer, phrasings
 
 CAPTIONS = ["red heart", "blue heart", "cat face"]
@@ -158,6 +158,24 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     logged = [json.loads(line) for line in (tmp_path / "tiny.jsonl").read_text().splitlines()]
     assert [line["samples"] for line in logged] == [400, 800, 1200]
     assert logged[0]["loss"] > logged[1]["loss"] > logged[2]["loss"]
+
+
+def test_a_paused_run_is_saved_and_waits_until_it_is_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, stopping, pause_file = Run(Tiny(), tmp_path / "tiny.pt", 0.9), list[int](), tmp_path / "pause"
+    wait_while_paused(pause_file, run, stopping)
+    assert not run.path.exists()
+    pause_file.touch()
+    monkeypatch.setattr("training.train.time.sleep", lambda _: stopping.append(15))
+    wait_while_paused(pause_file, run, stopping)
+    assert run.path.exists()
+    assert stopping == [15]
+
+
+def test_larger_frames_cut_to_one_window_come_in_equal_batches() -> None:
+    args = Namespace(size=[64, 128, 256], batch=32, window=16)
+    assert [batch_size(args, size) for size in args.size] == [32, 8, 8]
 
 
 def test_larger_pictures_come_in_smaller_batches() -> None:
