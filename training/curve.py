@@ -13,15 +13,15 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from tokenmerge.zoo.folders import NAMES
 from training.data import work_parser
+from training.recipes import RECIPES
 
 SMOOTHING = 10  # log lines
 
 
 def main() -> None:
     parser = work_parser("Draws the loss curve.")
-    parser.add_argument("model", choices=NAMES)
+    parser.add_argument("model", choices=list(RECIPES))
     parser.add_argument("output", type=Path, help="picture to write")
     args = parser.parse_args()
     lines = [json.loads(line) for line in (args.work / f"{args.model}.jsonl").read_text().splitlines()]

@@ -7,29 +7,12 @@ from itertools import pairwise
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, FluxTransformer2DModel
 from torch import Tensor, nn
-from transformers import CLIPTokenizer, T5Config, T5EncoderModel
+from transformers import CLIPTokenizer
 
 from training.emoji_sd import TEXT_WIDTH, build_text_encoder
+from training.photo_flux import build_t5, pack, unpack
 
 NATIVE_TOKENS = 16  # tokens a side at 256 px
-
-
-def build_t5(tokenizer: CLIPTokenizer) -> T5EncoderModel:
-    """Two layers of width 128, reading the same token ids as the CLIP encoder."""
-    return T5EncoderModel(
-        T5Config(
-            vocab_size=len(tokenizer),
-            d_model=TEXT_WIDTH,
-            d_kv=32,
-            d_ff=2 * TEXT_WIDTH,
-            num_layers=2,
-            num_heads=4,
-            dropout_rate=0.0,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            is_encoder_decoder=False,
-        )
-    )
 
 
 def build_transformer(latent_channels: int = 16) -> FluxTransformer2DModel:
@@ -49,18 +32,6 @@ def build_transformer(latent_channels: int = 16) -> FluxTransformer2DModel:
 def build_scheduler() -> FlowMatchEulerDiscreteScheduler:
     """Flow matching with the shift Flux uses: more steps at high noise for larger pictures."""
     return FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
-
-
-def pack(latents: Tensor) -> Tensor:
-    """(B, C, h, w) -> (B, h/2 * w/2, 4C), in the order of the Flux pipeline."""
-    b, c, h, w = latents.shape
-    return latents.view(b, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(b, h * w // 4, 4 * c)
-
-
-def unpack(tokens: Tensor, side: int) -> Tensor:
-    """(B, side * side, 4C) -> (B, C, 2 * side, 2 * side)."""
-    b, _, c = tokens.shape
-    return tokens.view(b, side, side, c // 4, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(b, c // 4, 2 * side, 2 * side)
 
 
 def image_ids(side: int) -> Tensor:

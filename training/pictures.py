@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,8 +25,8 @@ def tokenize(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:  # (len(text
 class Pictures:
     """Latents at one size with the token ids of every phrasing of their captions."""
 
-    def __init__(self, work: Path, tokenizer: CLIPTokenizer, captions: list[str], size: int) -> None:
-        self.latents = torch.load(work / f"latents_{size}.pt")[: len(captions)]
+    def __init__(self, latents: Tensor, tokenizer: CLIPTokenizer, captions: list[str]) -> None:
+        self.latents = latents  # (len(captions), C, h, w)
         self.tokens = [tokenize(tokenizer, phrasings(caption)) for caption in captions]
         self.nothing = tokenize(tokenizer, [""])[0]
         self.order: list[int] = []

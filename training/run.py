@@ -15,7 +15,7 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float, every: int = 4) -> None:
         self.model, self.decay, self.every = model, decay, every
-        self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.weights = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -23,7 +23,7 @@ class Average:
         if step % self.every:
             return
         keep = min(self.decay, (1 + step) / (20 + step)) ** self.every
-        live = [p.detach() for p in self.model.parameters()]
+        live = [p.detach() for p in self.model.parameters() if p.requires_grad]
         torch._foreach_lerp_(list(self.weights.values()), live, 1 - keep)
 
 
@@ -33,7 +33,11 @@ class Run:
     def __init__(self, model: nn.Module, path: Path, average_decay: float) -> None:
         self.model, self.path = model, path
         self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.01, fused=True
+            [p for p in model.parameters() if p.requires_grad],
+            lr=1e-3,
+            betas=(0.9, 0.99),
+            weight_decay=0.01,
+            fused=True,
         )
         self.average = Average(model, average_decay)
         self.done: dict[str, Any] = {"step": 0, "samples": 0, "core_seconds": 0.0, "at_size": {}}

@@ -1,29 +1,29 @@
-"""Draws pictures from a checkpoint, before anything is exported."""
+"""Generates images from a checkpoint, before anything is exported."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
+from tqdm import tqdm
 from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
-from training.emoji_flux import EmojiFlux
-from training.emoji_sd import EmojiSD
 from training.pictures import tokenize
-from training.train import MODELS
-from training.vocabulary import build_tokenizer
+from training.recipes import RECIPES
+
+BATCH = 8  # captions at once; more need memory and are no faster
 
 
-def load_averaged(work: Path, name: str) -> tuple[EmojiSD | EmojiFlux, CLIPTokenizer, dict[str, Any]]:
+def load_averaged(work: Path, name: str) -> tuple[Any, CLIPTokenizer, dict[str, Any]]:
     """The model with its averaged weights, its tokenizer, and how far training was."""
-    tokenizer = build_tokenizer(json.loads((work / "captions.json").read_text()))
+    recipe = RECIPES[name]
+    tokenizer = recipe.tokenizer(work)
     state = torch.load(work / f"{name}.pt", weights_only=True, mmap=True)
-    model: EmojiSD | EmojiFlux = MODELS[name](tokenizer)
+    model = recipe.network(tokenizer)
     model.eval()
     model.load_state_dict(state["average"], strict=False)
     return model, tokenizer, state["done"]
@@ -36,13 +36,29 @@ def to_images(autoencoder: PatchAutoencoder, latents: Tensor) -> list[Image.Imag
     return [Image.fromarray(picture) for picture in pixels.round().byte().permute(0, 2, 3, 1).numpy()]
 
 
-def sample_captions(
-    work: Path, name: str, captions: list[str], size: int, steps: int = 20, guidance: float = 3.0, seed: int = 0
-) -> tuple[list[Image.Image], dict[str, Any]]:
-    """One image for each caption, all from the noise of one seed, and how far training was."""
-    model, tokenizer, done = load_averaged(work, name)
-    autoencoder = PatchAutoencoder.from_pretrained(work / "autoencoder")
-    shape = (1, autoencoder.config.latent_channels, size // 8, size // 8)
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).repeat(len(captions), 1, 1, 1)
-    latents = model.sample(noise, tokenize(tokenizer, captions), tokenize(tokenizer, [""]), steps, guidance)
-    return to_images(autoencoder, latents), done
+class Sampler:
+    """A checkpoint that generates images; `done` says how far its training was."""
+
+    def __init__(self, work: Path, name: str) -> None:
+        self.model, self.tokenizer, self.done = load_averaged(work, name)
+        self.autoencoder = PatchAutoencoder.from_pretrained(work / RECIPES[name].autoencoder)
+
+    def generate(
+        self,
+        captions: list[str],
+        size: int,
+        steps: int = 20,
+        guidance: float = 3.0,
+        first_seed: int = 0,
+        same_noise: bool = False,
+    ) -> list[Image.Image]:
+        """One image for each caption; seeds count up from `first_seed` unless all share the noise of that one."""
+        side = size // self.autoencoder.patch
+        shape = (1, self.autoencoder.config.latent_channels, side, side)
+        nothing, images = tokenize(self.tokenizer, [""]), []
+        for start in tqdm(range(0, len(captions), BATCH), desc="sampling", disable=None):
+            text = tokenize(self.tokenizer, captions[start : start + BATCH])
+            seeds = [first_seed + (0 if same_noise else start + row) for row in range(len(text))]
+            noise = torch.cat([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+            images += to_images(self.autoencoder, self.model.sample(noise, text, nothing, steps, guidance))
+        return images

@@ -1,4 +1,4 @@
-"""Draws the sample sheet: 24 fixed captions, fixed seed, six in a row.
+"""Generates the sample sheet: 24 fixed captions, fixed seed, six in a row.
 
 python -m training.sheet emoji-sd --work DIR --size 256 sheet.png
 """
@@ -9,15 +9,21 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from tokenmerge.zoo.folders import NAMES
 from training.data import work_parser
-from training.sampling import sample_captions
+from training.recipes import RECIPES
+from training.sampling import Sampler
 
 SHEET_CAPTIONS = (
     "red heart", "rocket", "pizza", "cat face", "smiling face with sunglasses", "watermelon",
     "grinning face", "sunflower", "red apple", "octopus", "guitar", "soccer ball",
     "panda", "cactus", "hamburger", "airplane", "crown", "christmas tree",
     "fox", "banana", "alarm clock", "ghost", "strawberry", "sailboat",
+)  # fmt: skip
+PHOTO_SHEET_CAPTIONS = (
+    "granny smith apples", "red delicious apples", "bananas", "lemons", "limes", "oranges",
+    "kiwis", "mangoes", "watermelons", "cantaloupe melons", "pineapples", "pomegranates",
+    "plums", "avocados", "conference pears", "carrots", "cucumbers", "aubergines",
+    "red bell peppers", "yellow bell peppers", "vine tomatoes", "garlic", "brown cap mushrooms", "sweet potatoes",
 )  # fmt: skip
 COLUMNS, LABEL = 6, 18
 
@@ -37,14 +43,19 @@ def draw_sheet(images: list[Image.Image], captions: list[str] | tuple[str, ...],
 
 def main() -> None:
     parser = work_parser("Draws the sample sheet from a checkpoint.")
-    parser.add_argument("model", choices=NAMES)
+    parser.add_argument("model", choices=list(RECIPES))
     parser.add_argument("--size", type=int, default=256, help="pixels a side")
     parser.add_argument("--steps", type=int, default=20, help="denoising steps")
     parser.add_argument("--guidance", type=float, default=3.0, help="classifier-free guidance")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the noise")
+    parser.add_argument("--varied", action="store_true", help="other noise for every caption")
     parser.add_argument("output", type=Path, help="PNG to write")
     args = parser.parse_args()
-    images, done = sample_captions(args.work, args.model, list(SHEET_CAPTIONS), args.size, args.steps, args.guidance)
-    draw_sheet(images, SHEET_CAPTIONS).save(args.output)
+    captions = list(PHOTO_SHEET_CAPTIONS if args.model == "photo-flux" else SHEET_CAPTIONS)
+    sampler = Sampler(args.work, args.model)
+    images = sampler.generate(captions, args.size, args.steps, args.guidance, args.seed, same_noise=not args.varied)
+    draw_sheet(images, captions).save(args.output)
+    done = sampler.done
     print(f"{args.output} after {done['samples']} samples, {done['core_seconds'] / 3600:.2f} core hours")
 
 

@@ -2,6 +2,7 @@
 
     python -m training.train emoji-sd --size 128 --levels 3 --samples 100000
     python -m training.train emoji-sd --size 256 512 --samples 100000
+    python -m training.train photo-flux --size 64 128 256 --window 16 --batch 32 --samples 100000
 
 `--levels 3` trains the three innermost levels of `emoji-sd`. With several sizes each step draws one, and larger
 pictures come in smaller batches, so that each size gets the same work; a size named twice is drawn twice as often.
@@ -20,24 +21,32 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import tokenmerge
 from training.courtesy import Courtesy
 from training.data import work_parser
-from training.emoji_flux import EmojiFlux
 from training.emoji_sd import EmojiSD
-from training.pictures import Pictures
+from training.photographs import TOKEN
+from training.recipes import RECIPES
 from training.run import Run
-from training.vocabulary import build_tokenizer
 
 WARMUP_STEPS = 100
 LOG_STEPS = 100
+PAUSE_SECONDS = 2.0
 MERGED_SIZE = 512
 MERGED_TOKENS = 1024  # levels with fewer are cheap as they are
-MODELS: dict[str, type[EmojiSD] | type[EmojiFlux]] = {"emoji-sd": EmojiSD, "emoji-flux": EmojiFlux}
+
+
+class Batches(Protocol):
+    """Training data at one size."""
+
+    def batch(self, count: int) -> tuple[Tensor, ...]:
+        """The arguments of a model's `loss` for `count` samples."""
 
 
 def learning_rate(peak: float, step_in_run: int, fraction: float, decay: float) -> float:
@@ -60,9 +69,21 @@ def stop_requests() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def wait_while_paused(pause_file: Path | None, run: Run, stopping: list[int]) -> None:
+    """Save and sleep while the file exists, so that others can measure; a request to stop ends the wait."""
+    if pause_file is None or not pause_file.exists():
+        return
+    run.save()  # a machine that is switched off in the meantime costs nothing
+    while pause_file.exists() and not stopping:
+        time.sleep(PAUSE_SECONDS)
+
+
 def batch_size(args: argparse.Namespace, size: int) -> int:
     """As many samples as keep the number of latent pixels a step that of the first size."""
-    return int(max(1, round(args.batch * (args.size[0] / size) ** 2)))
+    first, this = args.size[0], size
+    if args.window:  # of larger frames only a window is trained
+        first, this = min(first, args.window * TOKEN), min(this, args.window * TOKEN)
+    return int(max(1, round(args.batch * (first / this) ** 2)))
 
 
 def merging(model: nn.Module, ratio: float | None, size: int) -> AbstractContextManager[object]:
@@ -73,7 +94,7 @@ def merging(model: nn.Module, ratio: float | None, size: int) -> AbstractContext
     return tokenmerge.merged(denoiser, tokenmerge.ToMA(ratio=ratio, min_tokens=MERGED_TOKENS, skip_blocks=0))
 
 
-def step(args: argparse.Namespace, run: Run, pictures: Pictures, size: int, rate: float) -> float:
+def step(args: argparse.Namespace, run: Run, pictures: Batches, size: int, rate: float) -> float:
     """One optimiser step; returns the loss."""
     for group in run.optimizer.param_groups:
         group["lr"] = rate
@@ -90,7 +111,7 @@ def step(args: argparse.Namespace, run: Run, pictures: Pictures, size: int, rate
     return float(loss.detach())
 
 
-def train(args: argparse.Namespace, run: Run, pictures: dict[int, Pictures]) -> bool:
+def train(args: argparse.Namespace, run: Run, pictures: dict[int, Batches]) -> bool:
     """Steps until the first size has its samples, or a signal asks to stop; true when there is no more to do."""
     done, courtesy, first_step = run.done, Courtesy(), run.done["step"]
     losses: dict[int, list[float]] = {size: [] for size in args.size}
@@ -103,6 +124,7 @@ def train(args: argparse.Namespace, run: Run, pictures: dict[int, Pictures]) -> 
             losses[size].append(step(args, run, pictures[size], size, rate))
             at_size[size] += batch_size(args, size)
             courtesy.look()
+            wait_while_paused(args.pause_file, run, stopping)
             spent, before = time.process_time(), spent
             done["core_seconds"] += spent - before
             if done["step"] % LOG_STEPS == 0:
@@ -127,8 +149,8 @@ def log(args: argparse.Namespace, run: Run, rate: float, losses: dict[int, list[
 
 def parse() -> argparse.Namespace:
     parser = work_parser("Trains one model.")
-    parser.add_argument("model", choices=list(MODELS))
-    parser.add_argument("--size", type=int, nargs="+", required=True, choices=[128, 256, 512], help="pixels a side")
+    parser.add_argument("model", choices=list(RECIPES))
+    parser.add_argument("--size", type=int, nargs="+", required=True, choices=[64, 128, 256, 512], help="pixels a side")
     parser.add_argument("--samples", type=int, required=True, help="samples at the first size, over all runs")
     parser.add_argument("--pictures", type=int, default=None, help="only the first so many of captions.txt")
     parser.add_argument("--levels", type=int, choices=[2, 3, 4], help="only so many inner levels of emoji-sd's UNet")
@@ -138,22 +160,24 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--average", type=float, default=0.999, help="decay of the averaged weights")
     parser.add_argument("--bias", type=float, default=0.7, help="below 1: more of the noisy steps")
     parser.add_argument("--merge", type=float, default=None, help="fraction of tokens merged away at 512 px")
+    parser.add_argument("--window", type=int, default=None, help="tokens a side at most; photo-flux trains crops above")
+    parser.add_argument("--wide", type=float, default=0.0, help="share of photo-flux's steps laid out as for 512 px")
+    parser.add_argument("--pause-file", type=Path, default=None, help="training sleeps while this file exists")
     parser.add_argument("--save-every", type=float, default=180, help="seconds between checkpoints")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse()
-    all_captions = json.loads((args.work / "captions.json").read_text())
-    tokenizer = build_tokenizer(all_captions)
-    captions = all_captions[: args.pictures]
-    pictures = {size: Pictures(args.work, tokenizer, captions, size) for size in args.size}
-    model = MODELS[args.model](tokenizer)
+    recipe = RECIPES[args.model]
+    tokenizer = recipe.tokenizer(args.work)
+    pictures = {size: recipe.batches(args, tokenizer, size) for size in args.size}
+    model = recipe.network(tokenizer)
     if args.levels is not None:
         model.levels = args.levels  # type: ignore[assignment]
     run = Run(model, args.work / f"{args.model}.pt", args.average)
     run.load()
-    run.done["pictures"] = len(captions)
+    run.done["pictures"] = len(recipe.captions(args.work)[: args.pictures])
     torch.manual_seed(run.done["step"])
     random.seed(run.done["step"])
     if not train(args, run, pictures):

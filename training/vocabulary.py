@@ -16,8 +16,8 @@ def phrasings(caption: str) -> list[str]:
     return [template.format(caption) for template in TEMPLATES] + shorter
 
 
-def build_tokenizer(captions: list[str]) -> CLIPTokenizer:
-    """A byte-pair tokenizer trained until every word of the captions is one token; other words fall into pieces."""
+def build_tokenizer(texts: list[str]) -> CLIPTokenizer:
+    """A byte-pair tokenizer trained until every word of the texts is one token; other words fall into pieces."""
     untrained = CLIPTokenizer()
     start, end = untrained.bos_token, untrained.eos_token
     trainer = trainers.BpeTrainer(
@@ -30,7 +30,7 @@ def build_tokenizer(captions: list[str]) -> CLIPTokenizer:
     backend = Tokenizer(models.BPE(unk_token=end, end_of_word_suffix="</w>"))
     backend.normalizer = untrained.backend_tokenizer.normalizer
     backend.pre_tokenizer = untrained.backend_tokenizer.pre_tokenizer
-    backend.train_from_iterator([text for caption in captions for text in phrasings(caption)], trainer)
+    backend.train_from_iterator(texts, trainer)
     return _as_clip(backend)
 
 

@@ -15,15 +15,17 @@ CAPTIONS = ["red heart", "blue heart", "cat face", "smiling face with heart-eyes
 def _export(name: str, folder: Path) -> Path:
     import torch
     from training.export import CARDS, as_pipeline, write_folder
-    from training.train import MODELS
-    from training.vocabulary import build_tokenizer
+    from training.recipes import RECIPES
+    from training.vocabulary import build_tokenizer, phrasings
 
     from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 
     torch.manual_seed(0)
-    tokenizer = build_tokenizer(CAPTIONS)
-    pipe = as_pipeline(MODELS[name](tokenizer), tokenizer, PatchAutoencoder())
-    write_folder(pipe, tokenizer, CAPTIONS, CARDS / f"{name}.md", folder / name)
+    texts = [text for caption in CAPTIONS for text in phrasings(caption)]
+    tokenizer = build_tokenizer(texts)
+    autoencoder = PatchAutoencoder(5, block_out_channels=(1, 1, 1)) if name == "photo-flux" else PatchAutoencoder()
+    pipe = as_pipeline(RECIPES[name].network(tokenizer), tokenizer, autoencoder)
+    write_folder(pipe, CAPTIONS, texts, CARDS / f"{name}.md", folder / name)
     return folder / name
 
 
@@ -37,3 +39,9 @@ def fresh_sd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fresh_flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an untrained `emoji-flux`; copy it before changing a file."""
     return _export("emoji-flux", tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(scope="session")
+def fresh_photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an untrained `photo-flux`; copy it before changing a file."""
+    return _export("photo-flux", tmp_path_factory.mktemp("zoo"))

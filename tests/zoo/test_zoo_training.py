@@ -12,13 +12,17 @@ import pytest
 import torch
 from training.courtesy import cores_used_by_others
 from training.data import caption_of, wanted_captions
-from training.emoji_flux import image_ids, pack, unpack
+from training.distil import ddim_step, level_times, velocity_between
+from training.emoji_flux import image_ids
 from training.emoji_sd import EmojiSD, InnerUNet, build_unet
-from training.evaluate import frechet_distance, rank_of_own_picture
+from training.inception import frechet_distance, rank_of_own_picture
+from training.photo_flux import PhotoFlux, grid_ids, noise_levels, pack, spread_positions, unpack
+from training.photographs import Photographs, all_texts
+from training.photographs import phrasings as photo_phrasings
 from training.pictures import Pictures
 from training.run import Average, Run
 from training.sheet import SHEET_CAPTIONS, draw_sheet
-from training.train import batch_size, learning_rate, train
+from training.train import batch_size, learning_rate, train, wait_while_paused
 from training.vocabulary import build_tokenizer, phrasings
 
 CAPTIONS = ["red heart", "blue heart", "cat face"]
@@ -124,8 +128,7 @@ class Tiny(torch.nn.Module):
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    torch.save(torch.zeros(3, 16, 4, 4), tmp_path / "latents_128.pt")
-    pictures = Pictures(tmp_path, build_tokenizer(CAPTIONS), CAPTIONS, 128)
+    pictures = Pictures(torch.zeros(3, 16, 4, 4), build_tokenizer(CAPTIONS), CAPTIONS)
     settings = {
         "work": tmp_path,
         "model": "tiny",
@@ -135,6 +138,8 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
         "decay": 0.0,
         "bias": 1.0,
         "merge": None,
+        "window": None,
+        "pause_file": None,
     }
 
     def go(samples: int) -> Run:
@@ -155,15 +160,32 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert logged[0]["loss"] > logged[1]["loss"] > logged[2]["loss"]
 
 
+def test_a_paused_run_is_saved_and_waits_until_it_is_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, stopping, pause_file = Run(Tiny(), tmp_path / "tiny.pt", 0.9), list[int](), tmp_path / "pause"
+    wait_while_paused(pause_file, run, stopping)
+    assert not run.path.exists()
+    pause_file.touch()
+    monkeypatch.setattr("training.train.time.sleep", lambda _: stopping.append(15))
+    wait_while_paused(pause_file, run, stopping)
+    assert run.path.exists()
+    assert stopping == [15]
+
+
+def test_larger_frames_cut_to_one_window_come_in_equal_batches() -> None:
+    args = Namespace(size=[64, 128, 256], batch=32, window=16)
+    assert [batch_size(args, size) for size in args.size] == [32, 8, 8]
+
+
 def test_larger_pictures_come_in_smaller_batches() -> None:
-    args = Namespace(size=[256, 512], batch=16)
+    args = Namespace(size=[256, 512], batch=16, window=None)
     assert [batch_size(args, size) for size in args.size] == [16, 4]
-    assert batch_size(Namespace(size=[128, 512], batch=4), 512) == 1
+    assert batch_size(Namespace(size=[128, 512], batch=4, window=None), 512) == 1
 
 
-def test_batches_hold_each_picture_once_an_epoch_and_sometimes_no_caption(tmp_path: Path) -> None:
-    torch.save(torch.arange(3.0).view(3, 1, 1, 1), tmp_path / "latents_128.pt")
-    pictures = Pictures(tmp_path, build_tokenizer(CAPTIONS), CAPTIONS, 128)
+def test_batches_hold_each_picture_once_an_epoch_and_sometimes_no_caption() -> None:
+    pictures = Pictures(torch.arange(3.0).view(3, 1, 1, 1), build_tokenizer(CAPTIONS), CAPTIONS)
     latents, tokens = pictures.batch(300)
     assert latents.flatten().long().bincount().tolist() == [100, 100, 100]
     without = (tokens == pictures.nothing).all(1).float().mean().item()
@@ -194,3 +216,102 @@ def test_sheet_has_a_row_for_every_six() -> None:
     assert sheet.size == (6 * 32, 2 * (32 + 18))
     assert sheet.getpixel((5, 32 + 18 + 5)) == (255, 0, 0)
     assert sheet.getpixel((40, 32 + 18 + 5)) == (255, 255, 255)
+
+
+def test_one_step_with_the_distilled_velocity_ends_where_the_teacher_did() -> None:
+    noisy, reached = torch.randn(2, 4, 3, 3), torch.randn(2, 4, 3, 3)
+    signal, next_signal = torch.tensor([0.0, 0.4]).view(2, 1, 1, 1), torch.tensor([0.3, 1.0]).view(2, 1, 1, 1)
+    velocity = velocity_between(noisy, reached, signal, next_signal)
+    torch.testing.assert_close(ddim_step(noisy, velocity, signal, next_signal), reached)
+
+
+def test_distilled_steps_are_those_of_the_scheduler() -> None:
+    from training.emoji_sd import build_scheduler
+
+    scheduler = build_scheduler()
+    scheduler.set_timesteps(4)
+    assert level_times(4, 1000)[:-1].tolist() == scheduler.timesteps.tolist()
+
+
+APPLE = {"kind": "Fruit", "group": "Apple", "variety": "Royal-Gala", "split": "train"}
+GARLIC = {"kind": "Vegetables", "group": "Garlic", "variety": "", "split": "test"}
+
+
+def test_photographs_are_captioned_by_variety_group_and_kind() -> None:
+    assert photo_phrasings(APPLE)[0] == "royal gala apples"
+    assert {"apples", "royal gala apples, fruit"} <= set(photo_phrasings(APPLE))
+    assert "a hand holding garlic" in photo_phrasings({**GARLIC, "scene": "hand"})
+    assert "a hand holding garlic" not in photo_phrasings(GARLIC)
+
+
+def test_photo_positions_at_native_size_are_those_of_the_pipeline() -> None:
+    from diffusers import FluxPipeline
+
+    theirs = FluxPipeline._prepare_latent_image_ids(1, 32, 32, "cpu", torch.float32)
+    assert torch.equal(grid_ids(spread_positions(32, 32)), theirs)
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    """A work folder with three photographs, the last one held back."""
+    from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
+
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    rows = [APPLE, GARLIC, {**GARLIC, "held_back": "yes"}]
+    (folder / "rows.json").write_text(json.dumps(rows))
+    for size in (80, 320):
+        ramp = np.linspace(0, 255, size).astype(np.uint8)
+        grey = np.broadcast_to(ramp[None, :, None, None], (3, size, size, 3)).copy()
+        grey[2] = 255
+        np.save(folder / f"{size}.npy", grey)
+    model = PatchAutoencoder(latent_channels=5, block_out_channels=(1, 1, 1))
+    with torch.no_grad():
+        model.encoder.weight.fill_(1 / 48)  # every channel is the mean of the patch
+        model.encoder.bias.zero_()  # type: ignore[union-attr]
+    model.save_pretrained(folder / "autoencoder")
+    return tmp_path
+
+
+@pytest.mark.parametrize("size", [64, 512])
+def test_windows_of_photographs_are_at_their_positions(photographs: Path, size: int) -> None:
+    """On a photograph that brightens from top to bottom, the mean of each latent row tells its position."""
+    tokenizer = build_tokenizer(all_texts([APPLE, GARLIC]))
+    data = Photographs(photographs, tokenizer, size, window=8)
+    for _ in range(5):
+        latents, tokens, positions = data.batch(4)
+        assert latents.shape == (4, 5, 16, 16)
+        assert tokens.shape == (4, 16)
+        assert positions[1, 0] - positions[0, 0] == (4 if size == 64 else 1)
+        # 0.8 of the photograph is in the frame, which is cut at a random place.
+        row = latents[:, 0, :2].mean((1, 2)) / 2 + 0.5
+        expected = 0.8 * (positions[0, 0] + 0.5) / max(32, size // 8)
+        assert (row - expected > -0.02).all()
+        assert (row - expected < 0.22).all()
+
+
+def test_held_back_photographs_are_never_trained_on(photographs: Path) -> None:
+    data = Photographs(photographs, build_tokenizer(all_texts([APPLE])), 64, window=None)
+    assert {data._next() for _ in range(20)} == {0, 1}
+
+
+def test_more_tokens_are_trained_at_more_noise() -> None:
+    torch.manual_seed(0)
+    few, many = noise_levels(4000, 64, 1.0), noise_levels(4000, 1024, 1.0)
+    assert 0 <= few.min() < few.max() <= 1
+    assert few.median() == pytest.approx(0.5, abs=0.03)
+    assert many.median() > few.median() + 0.15
+
+
+def test_flow_sampling_finds_the_image_when_the_prediction_is_perfect() -> None:
+    torch.manual_seed(0)
+    model = PhotoFlux(build_tokenizer(all_texts([APPLE])))
+    image = torch.randn(1, 5, 4, 4)
+
+    def perfect(noisy: torch.Tensor, sigma: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        return (noisy - image) / sigma.view(-1, 1, 1, 1)
+
+    model.predict = perfect  # type: ignore[method-assign, assignment]
+    tokens = torch.zeros(1, 16, dtype=torch.long)
+    found = model.sample(torch.randn(1, 5, 4, 4), tokens, tokens, steps=5, guidance=2.0)
+    torch.testing.assert_close(found, image, atol=1e-4, rtol=1e-4)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenmerge.errors import ModelLoadError
 
-NAMES = ("emoji-sd", "emoji-flux")
+NAMES = ("emoji-sd", "emoji-flux", "photo-flux")
 WEIGHTS = Path(__file__).with_name("weights")
 GUIDANCE = 3.0  # their best; their pipelines' default is for far larger models
 CHECKSUMS = "checksums.json"
@@ -26,7 +26,7 @@ def folder_of(name: str) -> Path:
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ModelLoadError(f"There is no embedded model {name!r}; there are {' and '.join(NAMES)}.{hint}")
+        raise ModelLoadError(f"There is no embedded model {name!r}; there are {', '.join(NAMES)}.{hint}")
     folder = WEIGHTS / name
     if not (folder / CHECKSUMS).is_file():
         raise ModelLoadError(

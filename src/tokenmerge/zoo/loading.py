@@ -12,11 +12,11 @@ from tokenmerge.zoo.folders import GUIDANCE, folder_of, known_words, verify
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-NATIVE_LATENT_SIDE = 32  # 256 px
+NATIVE_SIZE = 256
 
 
 def load(name: str = "emoji-sd") -> DiffusionPipeline:
-    """The embedded model `name` ("emoji-sd" or "emoji-flux") in float32, ready to run.
+    """The embedded model `name` ("emoji-sd", "emoji-flux" or "photo-flux") in float32, ready to run.
 
     Its images are 256 x 256 unless asked otherwise; 512 x 512 works as well. A prompt with words the model has
     never seen gives an `UnknownWordWarning` that lists near known ones.
@@ -41,7 +41,7 @@ def load_folder(folder: Path) -> DiffusionPipeline:
         pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True).to(torch.float32)
     if isinstance(pipe, FluxPipeline):
         # Flux would generate 1,024 px and pad prompts to 512 tokens, both far beyond what this model was trained on.
-        pipe.default_sample_size = NATIVE_LATENT_SIDE
+        pipe.default_sample_size = NATIVE_SIZE // pipe.vae_scale_factor
         trim_padding(pipe.text_encoder_2, pipe.tokenizer.model_max_length)
     pipe.suggested_guidance = GUIDANCE  # for tokenmerge's commands; a pipeline's call has its default in its code
     warn_of_unknown_words(pipe, known_words(folder))

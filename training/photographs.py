@@ -1,0 +1,253 @@
+"""Prepares the photographs of `photo-flux`: unpacks them, composes captions, fits the autoencoder.
+
+    python -m training.photographs produce-320.tar --work DIR
+
+The archive holds 3,676 photographs of fruit and vegetables of 320 x 320 px with `captions.csv`, from the Grocery Store
+Dataset (MIT; github.com/marcusklasson/GroceryStoreDataset). Writes to DIR/photographs: the photographs at 80, 160 and
+320 px as `<px>.npy`, `rows.json`, and the autoencoder.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate, mse_loss
+from transformers import CLIPTokenizer
+
+from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
+from training.data import work_parser
+from training.latents import fit_decoder, fit_encoder
+from training.pictures import NO_CAPTION, tokenize
+
+STORED = (80, 160, 320)
+FRAME_PER_STORED = 0.8  # a frame of 256 px is cut from a photograph of 320 px
+HELD_BACK = 200  # photographs of the test split, never trained on
+FITTED = 200  # photographs for the closed-form autoencoder
+CHANNELS = 5  # brightness, two slopes of it, two colours; 8 gain 4 dB that nobody sees and are harder to learn
+PATCH_LEVELS = (1, 1, 1)  # three levels: patches of 4 x 4
+TOKEN = 8  # pixels a side of one packed token
+NATIVE_TOKENS = 32  # tokens a side at 256 px
+
+# Plurals that are not the singular with an s.
+IRREGULAR = {
+    "mango": "mangoes", "potato": "potatoes", "tomato": "tomatoes", "peach": "peaches", "zucchini": "zucchini",
+    "garlic": "garlic", "ginger": "ginger", "asparagus": "asparagus",
+}  # fmt: skip
+# What varieties are called in full, if their name in the data set leaves out what they are.
+FULL_NAMES = {"cantaloupe": "cantaloupe melon", "watermelon": "watermelon", "satsumas": "satsuma", "carrots": "carrot"}
+HANDS = Path(__file__).with_name("hands.txt")
+SAME_GROUP = {"Brown-Cap-Mushroom": "Mushroom"}
+
+
+def plain_name(row: dict[str, str]) -> str:
+    """What a photograph shows, in the singular: 'granny smith apple', 'red bell pepper', 'lemon'.
+
+    >>> plain_name({"group": "Apple", "variety": "Granny-Smith"})
+    'granny smith apple'
+    >>> plain_name({"group": "Pepper", "variety": "Red-Bell-Pepper"})
+    'red bell pepper'
+    """
+    group, variety = (row[key].lower().replace("-", " ") for key in ("group", "variety"))
+    group, variety = FULL_NAMES.get(group, group), FULL_NAMES.get(variety, variety)
+    if not variety:
+        return group
+    return variety if group in variety else f"{variety} {group}"
+
+
+def group_of(row: dict[str, str]) -> str:
+    """The group, with one name for what `captions.csv` lists under two."""
+    return SAME_GROUP.get(row["group"], row["group"])
+
+
+def plural(name: str) -> str:
+    """The plural of the last word.
+
+    >>> plural("sweet potato"), plural("garlic"), plural("lemon")
+    ('sweet potatoes', 'garlic', 'lemons')
+    """
+    *before, last = name.split()
+    return " ".join([*before, IRREGULAR.get(last, last + "s")])
+
+
+def with_article(name: str) -> str:
+    """'an orange', 'a lemon'; mass nouns stay as they are."""
+    if plural(name) == name:
+        return name
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def phrasings(row: dict[str, str]) -> list[str]:
+    """Ways to caption a photograph, the plainest first: variety, group and kind in varied order and wording.
+
+    With `scene` "hand" or "pile" in the row, the wordings that fit what is seen are added.
+    """
+    one, group, kind = plain_name(row), row["group"].lower().replace("-", " "), row["kind"].lower()
+    group = FULL_NAMES.get(group, group)
+    many = plural(one)
+    ways = [many, one, f"a photo of {many}", f"fresh {many}", f"{many} in a shop", f"{many}, {kind}", f"{kind}: {many}"]
+    if group != one:
+        ways += [plural(group), f"{plural(group)}: {many}", f"{plural(group)}, {kind}"]
+    if row.get("scene") == "hand":
+        ways += [f"a hand holding {with_article(one)}", f"{with_article(one)} in a hand"] * 3
+    if row.get("scene") == "pile":
+        ways += [f"a pile of {many}", f"a crate of {many}", f"many {many}"] * 2
+    return ways
+
+
+def all_texts(rows: list[dict[str, str]]) -> list[str]:
+    """Every wording of every photograph in either scene, for the vocabulary."""
+    scenes = ("hand", "pile")
+    return sorted({text for row in rows for scene in scenes for text in phrasings({**row, "scene": scene})})
+
+
+def read_rows(work: Path) -> list[dict[str, str]]:
+    """File, split, kind, group, variety and scene of every photograph, and `held_back` for some."""
+    rows: list[dict[str, str]] = json.loads((work / "photographs" / "rows.json").read_text())
+    return rows
+
+
+def plain_captions(work: Path) -> list[str]:
+    """The plainest caption of every variety, in alphabetical order."""
+    return sorted({phrasings(row)[0] for row in read_rows(work)})
+
+
+def unpack_archive(archive: Path, folder: Path) -> list[dict[str, str]]:
+    """Unpack once and return the rows of `captions.csv`, with `scene`, and `held_back` for those never trained on."""
+    if not (folder / "captions.csv").exists():
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    with (folder / "captions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    test = [row for row in rows if row["split"] == "test"]
+    for row in random.Random(0).sample(test, HELD_BACK):
+        row["held_back"] = "yes"
+    hands = {number for line in HANDS.read_text().splitlines() if line[0] != "#" for number in line.split()}
+    for row in rows:
+        row["scene"] = "hand" if row["file"].removesuffix(".webp") in hands else "pile"
+    return rows
+
+
+def read_photographs(folder: Path, rows: list[dict[str, str]], size: int) -> np.ndarray:  # (N, size, size, 3) uint8
+    """All photographs at one size."""
+    images = np.empty((len(rows), size, size, 3), np.uint8)
+    for index, row in enumerate(rows):
+        image = Image.open(folder / row["file"]).convert("RGB")
+        images[index] = np.asarray(image.resize((size, size), Image.Resampling.LANCZOS))
+    return images
+
+
+def to_unit(images: np.ndarray) -> Tensor:  # (N, 3, H, W) in [-1, 1]
+    """Images (N, H, W, 3) uint8 as a tensor."""
+    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def psnr(model: PatchAutoencoder, images: Tensor) -> float:
+    """Mean decibels over images (N, 3, H, W) of what the autoencoder returns, clamped as on display."""
+    with torch.no_grad():
+        errors = [mse_loss(model(image[None]).sample.clamp(-1, 1), image[None]) for image in images]
+    return float(torch.stack([10 * torch.log10(4 / error) for error in errors]).mean())
+
+
+def centre(images: np.ndarray, size: int) -> np.ndarray:
+    """The middle `size` pixels of images (N, H, W, 3)."""
+    start = (images.shape[1] - size) // 2
+    return images[:, start : start + size, start : start + size]
+
+
+class Photographs:
+    """Batches of latents cut from the photographs at one frame size, flipped and shifted at random.
+
+    A frame of 64 px has 8 x 8 tokens, one of 256 px 32 x 32. `window` limits the tokens a side: of a larger frame a
+    random window is taken, at its own positions. Smaller frames are spread over the positions of the native size, so
+    that layouts carry over from cheap frames to expensive ones; `wide` is the share of batches spread over twice that.
+    """
+
+    def __init__(self, work: Path, tokenizer: CLIPTokenizer, size: int, window: int | None, wide: float = 0.0) -> None:
+        folder = work / "photographs"
+        rows = read_rows(work)
+        self.chosen = [index for index, row in enumerate(rows) if "held_back" not in row]
+        self.size, self.wide = size, wide
+        self.window = min(window or size // TOKEN, size // TOKEN)
+        self.stored = min(round(size / FRAME_PER_STORED), STORED[-1])
+        self.images = np.load(folder / f"{self.stored}.npy", mmap_mode="r")
+        self.autoencoder = PatchAutoencoder.from_pretrained(folder / "autoencoder").requires_grad_(False)
+        self.tokens = {index: tokenize(tokenizer, phrasings(rows[index])) for index in self.chosen}
+        self.nothing = tokenize(tokenizer, [""])[0]
+        self.order: list[int] = []
+
+    def batch(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents (B, C, h, w), token ids (B, L), and positions (tokens a side, 2) of rows and columns."""
+        tokens_in_frame = self.size // TOKEN
+        corner = [random.randrange(tokens_in_frame - self.window + 1) for _ in range(2)]
+        indices = [self._next() for _ in range(count)]
+        pixels = torch.cat([self._frame(index, corner) for index in indices])
+        latents = self.autoencoder.encoder(pixels)
+        captions = torch.stack([self._caption(index) for index in indices])
+        canvas = max(NATIVE_TOKENS * (2 if random.random() < self.wide else 1), tokens_in_frame)
+        stride = canvas / tokens_in_frame
+        steps = torch.arange(self.window)
+        positions = torch.stack([(steps + start + 0.5) * stride - 0.5 for start in corner], dim=1)
+        return latents, captions, positions
+
+    def _frame(self, index: int, corner: list[int]) -> Tensor:  # (1, 3, window * 8, window * 8)
+        """A random frame of one photograph, flipped half of the time, and of it the window at `corner`."""
+        frame = round(self.stored * FRAME_PER_STORED)
+        top, left = (random.randrange(self.stored - frame + 1) for _ in range(2))
+        image = self.images[index, top : top + frame, left : left + frame]
+        if random.random() < 0.5:
+            image = image[:, ::-1]
+        zoom = self.size / frame
+        start_row, start_column = (round(place * TOKEN / zoom) for place in corner)
+        side = round(self.window * TOKEN / zoom)
+        cut = to_unit(image[None, start_row : start_row + side, start_column : start_column + side])
+        if zoom != 1:
+            cut = interpolate(cut, size=(self.window * TOKEN,) * 2, mode="bicubic").clamp(-1, 1)
+        return cut
+
+    def _next(self) -> int:
+        """Each photograph once per epoch, in a new order every time."""
+        if not self.order:
+            self.order = random.sample(self.chosen, len(self.chosen))
+        return self.order.pop()
+
+    def _caption(self, index: int) -> Tensor:  # (L,)
+        if random.random() < NO_CAPTION:
+            return self.nothing
+        ways = self.tokens[index]
+        return ways[random.randrange(len(ways))]
+
+
+def main() -> None:
+    parser = work_parser("Prepares the photographs.")
+    parser.add_argument("archive", type=Path, help="produce-320.tar")
+    args = parser.parse_args()
+    folder = args.work / "photographs"
+    rows = unpack_archive(args.archive, folder)
+    (folder / "rows.json").write_text(json.dumps(rows, indent=0))
+    for size in STORED:
+        np.save(folder / f"{size}.npy", read_photographs(folder, rows, size))
+    images = np.load(folder / f"{STORED[-1]}.npy", mmap_mode="r")
+    trained = [index for index, row in enumerate(rows) if "held_back" not in row]
+    fitted = to_unit(centre(images[sorted(random.Random(0).sample(trained, FITTED))], 256))
+    model = PatchAutoencoder(latent_channels=CHANNELS, block_out_channels=PATCH_LEVELS)
+    with torch.no_grad():
+        fit_encoder(model, fitted)
+        fit_decoder(model, fitted)
+        latents = model.encoder(fitted)
+    model.save_pretrained(folder / "autoencoder")
+    held_back = [index for index, row in enumerate(rows) if "held_back" in row]
+    print(f"latents: standard deviation by channel {[round(s, 2) for s in latents.std((0, 2, 3)).tolist()]}")
+    quality = psnr(model, to_unit(centre(images[held_back], 256)))
+    print(f"reconstruction of {HELD_BACK} held-back photographs: {quality:.2f} dB")
+
+
+if __name__ == "__main__":
+    main()
