@@ -101,7 +101,6 @@ def worthwhile(
     with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
         session = session_of(model)
         assert session is not None
-        session.forced = Step(0, Kind.MERGED, select=True, weights=True)
         levels = _levels(session, size, batch)
         measure = _Measure(clock or Clock(device), bar)
         kinds, rows = _kinds_that_pay(levels, config, measure)
@@ -135,23 +134,24 @@ class _Measure:
 
 
 def _levels(session: Session, size: tuple[int, int], batch: int) -> list[Level]:
-    """Run the model once, merged, and note what the first block of each level is given."""
+    """Run the model full, to note what the first block of each level is given, and merged, to have its plan."""
     seen: dict[str, tuple[Args, Kwargs]] = {}
 
     def hook(name: str) -> Callable[[nn.Module, Args, Kwargs], None]:
         return lambda module, args, kwargs: seen.update({name: (args, kwargs)})
 
     firsts = [(stack, stack.described.merging[0]) for stack in session.stacks if stack.described.merging]
-    handles = [
-        # Before the hooks that merge, to see all tokens.
-        block.module.register_forward_pre_hook(hook(block.name), prepend=True, with_kwargs=True)
-        for _, block in firsts
-    ]
+    inputs = session.family.example_inputs(session.model, size, batch)
+    handles = [block.module.register_forward_pre_hook(hook(block.name), with_kwargs=True) for _, block in firsts]
     try:
-        session.model(**session.family.example_inputs(session.model, size, batch))
+        # A full step, at which blocks are given all tokens.
+        session.forced = Step(0, Kind.FULL, select=True, weights=True)
+        session.model(**inputs)
     finally:
         for handle in handles:
             handle.remove()
+    session.forced = Step(0, Kind.MERGED, select=True, weights=True)
+    session.model(**inputs)
     found: dict[Hashable, Level] = {}
     for stack, block in firsts:
         if not stack.program.merges:

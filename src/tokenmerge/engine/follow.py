@@ -69,6 +69,7 @@ class Follower:
         self._signature: Hashable = None
         self._branches: list[_Branch] = []
         self._first_step = True
+        self._keeps_objects = False  # this image's loop passes the same objects from step to step
 
     def observe(
         self, timestep: float | None, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor
@@ -84,7 +85,7 @@ class Follower:
         branch = self._known(timestep, condition, inputs, same_timestep) if signature == self._signature else None
         if branch is None:
             may_join = same_timestep and self._first_step and signature == self._signature
-            return self._new(timestep, signature, condition, inputs, may_join)
+            return self._new(timestep, signature, condition, inputs, may_join and not self._made_again(condition))
         new_step = not same_timestep or branch.called
         if new_step:
             self._first_step = False
@@ -112,7 +113,9 @@ class Follower:
     ) -> _Branch | None:
         """The branch that the call goes on with; None where it is another's."""
         branches = [branch for branch in self._branches if branch.condition.is_given(condition)]
-        branches = branches or [branch for branch in self._branches if branch.condition.equals(condition)]
+        self._keeps_objects |= bool(branches) and not same_timestep
+        if not branches and not self._keeps_objects:
+            branches = [branch for branch in self._branches if branch.condition.equals(condition)]
         if not branches:
             return None
         waiting = [branch for branch in branches if not (same_timestep and branch.called)]
@@ -124,12 +127,18 @@ class Follower:
         distances = [_distance(inputs, branch.inputs) for branch in waiting or branches]
         nearest = min(range(len(distances)), key=distances.__getitem__)
         # No sampler goes back to a larger timestep with the very same input: somebody begins again.
-        if distances[nearest] > SAME_IMAGE or (not falls and distances[nearest] == 0):
+        if not distances[nearest] <= SAME_IMAGE or (not falls and distances[nearest] == 0):  # "not" holds for NaN too
             return None
         # The very same input once more at the first step: guidance whose two calls nothing else tells apart.
-        if not waiting and self._first_step and distances[nearest] == 0:
+        if not waiting and self._first_step and (distances[nearest] == 0 or self._made_again(condition)):
             return None
         return (waiting or branches)[nearest]
+
+    def _made_again(self, condition: tuple[Any, ...]) -> bool:
+        """Whether a branch has this condition by value alone: at the first step a pipeline's next image looks so."""
+        if any(branch.condition.is_given(condition) for branch in self._branches):
+            return False
+        return any(branch.condition.equals(condition) for branch in self._branches)
 
     def _rises_a_little(self, timestep: float | None) -> bool:
         """Whether a larger timestep may be the same image's: samplers that add noise stay below the step before."""

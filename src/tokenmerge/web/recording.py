@@ -188,9 +188,8 @@ class _Recorder:
             if not self._wanted(stack) or layout is None or tokens.shape[1] < layout.tokens:
                 return
             own = split_pieces(tokens, layout.tokens, stack.call.trailing if stack.call else 0, text_last=False)[1]
-            rows = [row for _, row in stack.rows_of(block) if hasattr(row, "gather")]
-            reordered = any(row.context.in_region_order for row in stack.program.spans)
-            if reordered and layout.regions is not None and not any(row.gather for row in rows):
+            # The hooks that merge are in front of this one, so tokens stand in region order already.
+            if layout.regions is not None and any(row.context.in_region_order for row in stack.program.spans):
                 own = layout.regions.scatter(own)
             self._cluster(stack, block, own)
 
