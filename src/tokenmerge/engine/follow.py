@@ -112,7 +112,7 @@ class Follower:
         self, timestep: float | None, condition: tuple[Any, ...], inputs: Tensor, same_timestep: bool
     ) -> _Branch | None:
         """The branch that the call goes on with; None where it is another's."""
-        branches = [branch for branch in self._branches if branch.condition.is_given(condition)]
+        branches = given = [branch for branch in self._branches if branch.condition.is_given(condition)]
         self._keeps_objects |= bool(branches) and not same_timestep
         if not branches and not self._keeps_objects:
             branches = [branch for branch in self._branches if branch.condition.equals(condition)]
@@ -120,8 +120,8 @@ class Follower:
             return None
         waiting = [branch for branch in branches if not (same_timestep and branch.called)]
         falls = timestep is None or self._timestep is None or timestep <= self._timestep
-        if falls and len(branches) == 1 and waiting:
-            return branches[0]
+        if falls and len(given) == 1 and waiting:
+            return given[0]
         if not falls and not self._rises_a_little(timestep):
             return None
         distances = [_distance(inputs, branch.inputs) for branch in waiting or branches]
