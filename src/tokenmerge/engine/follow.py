@@ -70,6 +70,8 @@ class Follower:
         self._branches: list[_Branch] = []
         self._first_step = True
         self._keeps_objects = False  # this image's loop passes the same objects from step to step
+        self._told: dict[Hashable, int] = {}  # branches that the host has named
+        self._called: set[Hashable] = set()  # those of them that were called in this step
 
     def observe(
         self, timestep: float | None, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor
@@ -95,6 +97,19 @@ class Follower:
             self._timestep_before, self._timestep = self._timestep, timestep
         branch.called, branch.inputs = True, inputs.detach().clone()
         return Position(False, new_step, self._branches.index(branch))
+
+    def observe_told(self, timestep: float | None, branch: Hashable) -> Position:
+        """Take note of a call whose branch the host names. Every call is of one image until `forget`."""
+        new_image = not self._told
+        same_timestep = timestep is not None and timestep == self._timestep
+        new_step = not new_image and (not same_timestep or branch in self._called)
+        if new_image:
+            self._first_timestep = timestep
+        if new_step:
+            self._called.clear()
+        self._called.add(branch)
+        self._timestep = timestep
+        return Position(new_image, new_step, self._told.setdefault(branch, len(self._told)))
 
     def _new(
         self, timestep: float | None, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor, may_join: bool

@@ -38,6 +38,9 @@ from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argu
 from tokenmerge.models.base import Block, Call, Family, Part, chosen_parts
 from tokenmerge.ops.compiling import outside_compile
 
+# Of a call that is left out of the schedule.
+FULL_STEP = Step(-1, Kind.FULL, select=False, weights=False)
+
 
 class Session:
     """Everything attached to one model."""
@@ -60,6 +63,7 @@ class Session:
         self.policy = policy_of(config)
         self.state = State()
         self.schedule = Schedule.begin(self.policy)
+        self.step = FULL_STEP  # of the call that runs
         self.forced: Step | None = None  # set to have the next calls run as this step, for counting
         self.forced_progress: float | None = None
         self.attached = self.compiled = self.calibrating = False
@@ -130,8 +134,9 @@ class Session:
             self.draw = torch.full((), step.number, device=given.device)
         if step.number == 0 or self.last_call is None:
             self.last_call = shapes_of_call(self._names, self.family.positions, args, kwargs)
+        self.step = step
         for stack in self.stacks:
-            stack.begin_call(self._kind_of(stack, step))
+            stack.begin_call(self._kind_of(stack, step, call))
         for stack in self._stacks_of(model):
             stack.read_owner(args, kwargs)
 
@@ -141,9 +146,14 @@ class Session:
             step = self.forced
             self.state.begin_call(0, step.number, step.select, step.weights)
             return step
+        if call.full:
+            return FULL_STEP
         # What is made in inference mode cannot take part in training.
         signature = (call.signature, torch.is_inference_mode_enabled())
-        position = self._follower.observe(call.timestep, signature, self._condition(args, kwargs), inputs)
+        if call.branch is None:
+            position = self._follower.observe(call.timestep, signature, self._condition(args, kwargs), inputs)
+        else:
+            position = self._follower.observe_told(call.timestep, (signature, call.branch))
         if position.new_image:
             self.state.forget()
             self.schedule = Schedule.begin(self.policy)
@@ -158,11 +168,12 @@ class Session:
         names = (*self.family.conditions, *self.family.positions)
         return tuple(given_argument(self._names, args, kwargs, name) for name in names)
 
-    def _kind_of(self, stack: StackRun, step: Step) -> Kind:
+    def _kind_of(self, stack: StackRun, step: Step, call: Call) -> Kind:
         """The kind of this step for one stack: what cannot run twice cannot be calibrated."""
-        if step.kind is not Kind.CALIBRATE or can_run_twice(stack.stack.owner, (Session, StackRun)):
+        if step.kind is not Kind.CALIBRATE:
             return step.kind
-        return Kind.FULL
+        twice = call.repeatable and can_run_twice(stack.stack.owner, (Session, StackRun))
+        return Kind.CALIBRATE if twice else Kind.FULL
 
     def _stacks_of(self, owner: nn.Module) -> list[StackRun]:
         return [stack for stack in self.stacks if stack.stack.owner is owner]
@@ -195,7 +206,7 @@ class Session:
             self.calibrate(model, args, kwargs, recorded)
         for stack in self.stacks:
             stack.forget_call()
-        full = (self.forced or self.schedule.step).kind is not Kind.MERGED
+        full = self.step.kind is not Kind.MERGED
         merges = not full and any(stack.program.merges for stack in self.stacks)
         if not merges and not full and not self._merges_later():
             raise NothingMergedError(

@@ -60,7 +60,7 @@ class Span:
         assert row is not None
         before, grid, behind = self._pieces(tokens, row.layout.tokens)
         if row.act == "record":
-            self._entered = (grid, None) if row.residual else None
+            self._entered = (self._own(grid), None) if row.residual else None
             return tokens
         if row.gather:
             assert row.layout.regions is not None
@@ -83,8 +83,13 @@ class Span:
             return grid
         merged = queries.merge(grid)
         # Kept until the span ends: x + U(T(Mx) - Mx).
-        self._entered = (grid, merged) if self.row.residual else None
+        self._entered = (grid, self._own(merged)) if self.row.residual else None
         return merged
+
+    def _own(self, tokens: Tensor) -> Tensor:
+        """Tokens as they are now: a copy, if the block writes into those it is given."""
+        assert self.row is not None
+        return tokens.clone() if self.row.first.in_place else tokens
 
     def exit(self, tokens: Tensor, position: int = 0) -> Tensor:
         """(B, L', C) -> (B, L, C): unmerged and corrected, or recorded as it is."""

@@ -62,6 +62,7 @@ class Block:
     parts: tuple[Part, ...]
     output: int | None = None  # where the tokens stand, if the block returns a tuple
     rotary: Rotary | None = None
+    in_place: bool = False  # it writes its results into the tokens it is given
 
 
 def nothing_behind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
@@ -105,6 +106,10 @@ class Call:
     # Blocks are left out, or something is added to the tokens between them (ControlNets do, in transformers): each
     # block must give back all tokens in grid order.
     interleaved: bool = False
+    # The guidance branch, if the host says so. Then nothing is guessed: every call is of one image until `reset`.
+    branch: Hashable = None
+    full: bool = False  # this call runs on all tokens, whatever the schedule says
+    repeatable: bool = True  # to run it a second time changes nothing elsewhere; a cache would count another step
 
 
 class Family:
@@ -134,6 +139,14 @@ class Family:
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         """Arguments of a call for an image of height x width pixels, on the model's device, for counting and timing."""
         raise NotImplementedError
+
+    def countable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call as the bare architecture takes them: it cannot read an IP-Adapter's images, say."""
+        extras = kwargs.get("joint_attention_kwargs")
+        if not extras:
+            return kwargs
+        readable = {name: value for name, value in extras.items() if name != "ip_adapter_image_embeds"}
+        return {**kwargs, "joint_attention_kwargs": readable}
 
     def default_skip(self, blocks: int) -> int:
         """How many of the first blocks are left alone unless the user says otherwise."""

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import check_whole
@@ -45,7 +45,7 @@ def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | 
         args, kwargs = session.last_call
     else:
         kwargs = session.family.example_inputs(twin, size or native_size(session.model), batch or 1)
-    kwargs = _without_adapters(kwargs)
+    kwargs = session.family.countable(kwargs)
     unmerged = _count(twin, args, kwargs)
     twin_session = Session(twin, session.family, session.config, session.keep, inspected=session)
     twin_session.attach()
@@ -134,26 +134,24 @@ def _weightless_twin(model: nn.Module) -> nn.Module:
             twin: nn.Module = kind.from_config(model.config)
         # Past diffusers' own `to`, which warns about modules that nobody will compute with here.
         return nn.Module.to(twin, _computed_in(model)).eval()
-    twin = copy.deepcopy(model).to("meta").eval()
+    # Weights are taken for copied, so that no second set of them is ever in memory.
+    weightless: Any = {id(tensor): _empty(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, weightless).eval()
     copied = session_of(twin)
     if copied is not None:
         copied.detach()
     return twin
 
 
+def _empty(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta", requires_grad=False)
+    return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
+
+
 def _computed_in(model: nn.Module) -> torch.dtype:
     """The type a model computes in: quantised weights and those kept in eight bits are of another."""
     wide = (weight.dtype for weight in model.parameters() if weight.is_floating_point() and weight.itemsize > 1)
     return next(wide, torch.float32)
-
-
-def _without_adapters(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A call that the bare architecture can take: it has nothing that could read an IP-Adapter's pictures."""
-    extras = kwargs.get("joint_attention_kwargs")
-    if not extras:
-        return kwargs
-    readable = {name: value for name, value in extras.items() if name != "ip_adapter_image_embeds"}
-    return {**kwargs, "joint_attention_kwargs": readable}
 
 
 def native_size(model: nn.Module) -> tuple[int, int]:
