@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from tokenmerge.api import denoisers_of, merged
 from tokenmerge.config.base import MergeConfig, Scope
-from tokenmerge.engine.arguments import tokens_of
+from tokenmerge.engine.arguments import token_argument
 from tokenmerge.engine.compatibility import suited
 from tokenmerge.engine.schedule import Kind, Step
 from tokenmerge.engine.session import Session, session_of
@@ -48,7 +48,7 @@ class Level:
     def parts(self) -> list[Part]:
         """The parts that run on merged tokens."""
         names = self.stack.program.parts
-        return [part for part in self.block.parts if f"{self.block.name}.{part.module}" in names]
+        return [part for part in self.block.parts if self.block.path(part) in names]
 
     @property
     def group(self) -> Group:
@@ -158,7 +158,7 @@ def _levels(session: Session, size: tuple[int, int], batch: int) -> list[Level]:
             continue
         stack.isolate()  # a block by itself, whatever its place in its stack
         level = Level(stack, block, list(stack.described.merging), *seen[block.name], stack.rows_of(block))
-        tokens = tokens_of(level.args, level.kwargs)
+        tokens = token_argument(block).read(level.args, level.kwargs)
         key = stack.program.grid, type(block.module), tokens.shape[-1], tuple(part.module for part in level.parts)
         if key in found:
             found[key].alike.extend(level.alike)

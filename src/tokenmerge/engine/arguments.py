@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.arguments import Args, Kwargs, given_argument, with_argument
+from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, with_argument
+from tokenmerge.models.base import Block, Part
 
 Pieces = tuple[Tensor | None, Tensor, Tensor | None]
 
@@ -30,15 +33,55 @@ def split_pieces(tokens: Tensor, count: int, trailing: int, text_last: bool) -> 
     return pieces[0] if others > behind else None, pieces[1], pieces[2] if behind else None
 
 
-def tokens_of(args: Args, kwargs: Kwargs) -> Tensor:
-    """The tokens that a block or a part is called with."""
-    tokens: Tensor = args[0] if args else kwargs["hidden_states"]
-    return tokens
+@dataclass(frozen=True)
+class TokenArgument:
+    """The argument of a module that holds tokens, and whether as (B, L, C) or as (B, C, H, W)."""
+
+    names: tuple[str, ...] = ()  # of the module's positional arguments
+    name: str = ""  # of the one with tokens; the first if empty
+    channels_first: bool = False
+
+    def given(self, args: Args, kwargs: Kwargs) -> Tensor:
+        """The argument as it is."""
+        if args and not self.name:
+            given: Tensor = args[0]
+            return given
+        return given_argument(self.names, args, kwargs, self._name_in(kwargs))  # type: ignore[no-any-return]
+
+    def read(self, args: Args, kwargs: Kwargs) -> Tensor:
+        """(B, L, C)"""
+        return self.as_tokens(self.given(args, kwargs))
+
+    def write(self, args: Args, kwargs: Kwargs, tokens: Tensor, grid: tuple[int, ...] = ()) -> tuple[Args, Kwargs]:
+        """The arguments of a call with other tokens."""
+        value = self.as_given(tokens, self.given(args, kwargs).dim(), grid) if self.channels_first else tokens
+        if args and not self.name:
+            return (value, *args[1:]), kwargs
+        return with_argument(self.names, args, kwargs, self._name_in(kwargs), value)
+
+    def as_tokens(self, given: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, H * W, C), or what already is in that form."""
+        return given.flatten(2).transpose(1, 2) if self.channels_first else given
+
+    def as_given(self, tokens: Tensor, dimensions: int, grid: tuple[int, ...]) -> Tensor:
+        """(B, L, C) in the form that the module takes: fewer tokens than the grid has stand in one column."""
+        if not self.channels_first:
+            return tokens
+        channels = tokens.transpose(1, 2)
+        if dimensions == 3:
+            return channels
+        whole = tokens.shape[1] == math.prod(grid)
+        return channels.reshape(*channels.shape[:2], *(grid if whole else (-1, *[1] * (dimensions - 3))))
+
+    def _name_in(self, kwargs: Kwargs) -> str:
+        return self.name or next((name for name in self.names[:1] if name in kwargs), "hidden_states")
 
 
-def with_tokens(args: Args, kwargs: Kwargs, tokens: Tensor) -> tuple[Args, Kwargs]:
-    """The arguments of a call with other tokens."""
-    return ((tokens, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": tokens})
+def token_argument(block: Block, part: Part | None = None) -> TokenArgument:
+    """Where tokens stand in the arguments of a block, or of the module at which one of its parts begins."""
+    path = "" if part is None else part.module
+    name = part.argument if part is not None and path else block.argument
+    return TokenArgument(argument_names(block.module.get_submodule(path)), name, block.is_channels_first(part))
 
 
 def with_changed(output: Any, positions: tuple[int | None, ...], change: Callable[[Tensor, int], Tensor]) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tokenmerge.engine.arguments import joined, split_pieces, tokens_of
+from tokenmerge.engine.arguments import TokenArgument, joined, split_pieces
 from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.inner import Asked, InnerAttention
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 class AttentionHook:
     """Carries out one row at one attention module. Without a row it does nothing."""
 
-    def __init__(self, session: Session, module: nn.Module) -> None:
+    def __init__(self, session: Session, argument: TokenArgument) -> None:
+        """argument: how the attention is given tokens; read before, because torch.compile cannot follow `inspect`."""
         self.session = session
         self.row: AttentionRow | None = None
         self.group = Group()
         self.memory: Memory | None = None
-        self._names = argument_names(module)  # read here: torch.compile cannot follow `inspect`
+        self._argument, self._names = argument, argument.names
         self._inner: InnerAttention | None = None  # entered while the attention runs
 
     def hand(self, row: AttentionRow | None, group: Group, memory: Memory | None) -> None:
@@ -47,8 +49,8 @@ class AttentionHook:
             return None
         self.forget_interrupted()
         if row.subset is not None:
-            kwargs = {**kwargs, "encoder_hidden_states": tokens_of(args, kwargs).index_select(1, row.subset)}
-            return args, kwargs
+            context = self._argument.read(args, kwargs).index_select(1, row.subset)
+            return with_argument(self._names, args, kwargs, row.part.context_argument, context)
         if row.records:
             self._enter_inner(row, args, kwargs, asked=Asked(None, self._record_answers))
             return None
@@ -58,19 +60,18 @@ class AttentionHook:
         names = self._names
         if row.given == row.layout.tokens and not torch.compiler.is_compiling():
             # No span merges before it, so it says how many queries it was asked.
-            self.session.noted[row] = tokens_of(args, kwargs).shape[1] - row.given + row.layout.kept
+            self.session.noted[row] = self._argument.read(args, kwargs).shape[1] - row.given + row.layout.kept
         if row.separate_keys:
             refuse_fused(row.name, module)
             refuse_perturbed(row.name, module)
-            tokens, keys = tokens_of(args, kwargs), self._operators.keys
-            kwargs = {**kwargs, "encoder_hidden_states": tokens if keys is None else keys.merge(tokens)}
+            tokens, keys = self._argument.read(args, kwargs), self._operators.keys
+            context = tokens if keys is None else keys.merge(tokens)
+            args, kwargs = with_argument(names, args, kwargs, row.part.context_argument, context)
         if row.moves_rotary:
             assert row.block.rotary is not None
             name = row.block.rotary.attention_argument or row.block.rotary.argument
-            rows = given_argument(names, args, kwargs, name)
-            moved = self._derived(("rotary", name), rows, lambda: self._moved(row, rows))
-            args, kwargs = with_argument(names, args, kwargs, name, moved)
-        given = given_argument(names, args, kwargs, "attention_mask")
+            args, kwargs = with_moved(names, args, kwargs, name, self.group, "rotary", partial(self._moved, row))
+        given = given_argument(names, args, kwargs, row.part.mask_argument)
         mask = self._mask(row, given, args, kwargs)
         read = self._read(row, args, kwargs)
         asked = self._asked(row, args, kwargs)
@@ -81,8 +82,8 @@ class AttentionHook:
             self._enter_inner(row, args, kwargs, read, mask, asked)
             # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
             ours = mask is not None and given is not None
-            return with_argument(names, args, kwargs, "attention_mask", None) if ours else (args, kwargs)
-        return (args, kwargs) if mask is None else with_argument(names, args, kwargs, "attention_mask", mask)
+            return with_argument(names, args, kwargs, row.part.mask_argument, None) if ours else (args, kwargs)
+        return (args, kwargs) if mask is None else with_argument(names, args, kwargs, row.part.mask_argument, mask)
 
     def attended(self, module: nn.Module, args: Args, output: Any) -> None:
         """Called even if the attention fails, so that what it was to read never reaches another."""
@@ -125,7 +126,7 @@ class AttentionHook:
         asked: Asked | None = None,
     ) -> None:
         length = sum(self._other_keys(row, args, kwargs)) + row.given
-        self._inner = InnerAttention(tokens_of(args, kwargs), length, read, mask, asked)
+        self._inner = InnerAttention(self._argument.given(args, kwargs), length, read, mask, asked)
         self._inner.enter()
 
     def _read(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> Tensor | None:
@@ -173,7 +174,7 @@ class AttentionHook:
             return None
         if given is not None and row.part.text == "none":
             refuse_image_mask(row.block.name)
-        tokens = tokens_of(args, kwargs)
+        tokens = self._argument.read(args, kwargs)
         before, behind = self._other_keys(row, args, kwargs)
         flat = row.part.mask == "3d" and not row.reads
 
@@ -190,8 +191,8 @@ class AttentionHook:
         """How many keys that are not of the grid stand before and behind those of the grid."""
         if row.part.own_keys:
             return 0, 0
-        text = given_argument(self._names, args, kwargs, "encoder_hidden_states")
-        others = tokens_of(args, kwargs).shape[1] - row.given + (0 if text is None else text.shape[1])
+        text = given_argument(self._names, args, kwargs, row.part.context_argument)
+        others = self._argument.read(args, kwargs).shape[1] - row.given + (0 if text is None else text.shape[1])
         behind = others if row.part.text == "last" else row.trailing
         return others - behind, behind
 
@@ -219,18 +220,34 @@ class RotaryHook:
         if row is None:
             return None
         assert row.block.rotary is not None
-        names, name = self._names, row.block.rotary.argument
-        given = given_argument(names, args, kwargs, name)
 
-        def moved() -> Any:
-            rows = given
+        def moved(rows: Any) -> Any:
             if row.order is not None:
                 rows = _rows_at(row.block, rows, row.order, row.tokens, row.trailing)
             if row.merged:
                 rows = rows_of_kept(row.block, self.group, rows, row.tokens, row.trailing, self.session)
             return rows
 
-        return with_argument(names, args, kwargs, name, derived(self.group, ("block rotary", name), given, moved))
+        return with_moved(self._names, args, kwargs, row.block.rotary.argument, self.group, "block rotary", moved)
+
+
+def with_moved(
+    names: tuple[str, ...],
+    args: Args,
+    kwargs: Kwargs,
+    name: str | tuple[str, ...],
+    group: Group,
+    key: str,
+    move: Callable[[Any], Any],
+) -> tuple[Args, Kwargs]:
+    """The arguments of a call with its position embeddings moved; one that is several arguments is moved as a tuple."""
+    several = (name,) if isinstance(name, str) else name
+    rows = tuple(given_argument(names, args, kwargs, each) for each in several)
+    given = rows[0] if isinstance(name, str) else rows
+    moved = derived(group, (key, name), rows[0], lambda: move(given))
+    for each, value in zip(several, (moved,) if isinstance(name, str) else moved, strict=True):
+        args, kwargs = with_argument(names, args, kwargs, each, value)
+    return args, kwargs
 
 
 def derived(group: Group, key: Hashable, source: Any, make: Callable[[], Any]) -> Any:

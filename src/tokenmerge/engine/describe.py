@@ -12,6 +12,7 @@ from tokenmerge.engine.program import StackDescription
 from tokenmerge.engine.schedule import Policy
 from tokenmerge.errors import ConfigError, NothingMergedError
 from tokenmerge.models.base import Family, Stack, chosen_parts
+from tokenmerge.models.check import problems_of
 
 
 def policy_of(config: MergeConfig) -> Policy:
@@ -51,7 +52,15 @@ def describe(model: nn.Module, family: Family, config: MergeConfig, stacks: list
     return described
 
 
-def refuse_misfit(config: MergeConfig, family: Family, stacks: list[Stack], keep: Tensor | None) -> None:
+def refuse_misfit(
+    model: nn.Module, config: MergeConfig, family: Family, stacks: list[Stack], keep: Tensor | None
+) -> None:
+    problem = next(problems_of(model, stacks), None)
+    if problem is not None:
+        raise ConfigError(
+            f"the family {family.name!r} does not describe this {type(model).__name__}: {problem} "
+            f"tokenmerge.testing.check_family lists all that is wrong with a family."
+        )
     reason = misfit(config, stacks)
     if reason is not None:
         raise ConfigError(f"{type(config).__name__} does not fit {family.name}: {reason}")

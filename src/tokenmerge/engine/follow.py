@@ -7,6 +7,7 @@ the device, and a pipeline of diffusers never needs them after its first step.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokenmerge.errors import NothingMergedWarning
+
 # Guidance takes two or three branches; loops that make several images in turns have one for each.
 MOST_BRANCHES = 16
 # Inputs of one image differ by less than this share of their length from call to call, even where a sampler adds noise
 # in between (EDM's churn: 0.77). Two images differ by 1.4.
 SAME_IMAGE = 1.05
+# Steps in a row at which the timestep rises before it is said. Images of one step each seldom have so many.
+RISES = 4
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,27 @@ class Follower:
         if self._timestep is None or self._first_timestep is None:
             return None
         return 1 - self._timestep / self._first_timestep if self._first_timestep else 0.0
+
+
+class RisingTime:
+    """Warns of a model whose time rises from step to step: each step then looks like the first of another image."""
+
+    def __init__(self) -> None:
+        self._timestep: float | None = None
+        self._rises = 0
+
+    def observe(self, timestep: float | None, new_image: bool) -> None:
+        if timestep is None or timestep == self._timestep:  # another guidance branch
+            return
+        rises = new_image and self._timestep is not None and timestep > self._timestep
+        self._rises, self._timestep = self._rises + 1 if rises else 0, timestep
+        if self._rises == RISES:
+            warnings.warn(
+                f"the timestep rose at {RISES} steps in a row, so each was taken for the first of a new image: let the "
+                f"family's read_call return how much noise is left, such as 1 - time.",
+                NothingMergedWarning,
+                stacklevel=2,
+            )
 
 
 def _version(value: Any) -> int | None:

@@ -110,7 +110,7 @@ class AttentionRow:
 
     @property
     def name(self) -> str:
-        return f"{self.block.name}.{self.part.module}"
+        return self.block.path(self.part)
 
 
 @dataclass(frozen=True, eq=False)

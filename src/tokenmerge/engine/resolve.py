@@ -111,7 +111,7 @@ class _Resolver:
             grid=self.call.grid,
             layout=self.layout,
             notes=tuple(self._notes(merged)),
-            parts=tuple(f"{block.name}.{part.module}" for block, part in merged),
+            parts=tuple(block.path(part) for block, part in merged),
             kinds=frozenset(kind for _, part in merged for kind in part.kinds),
             spans=tuple(self._spans()) if acts else (),
             attentions=tuple(self._attentions(merged)) if acts else (),
@@ -127,7 +127,7 @@ class _Resolver:
         return [part for part in chosen if self._merges_in(block, part)]
 
     def _merges_in(self, block: Block, part: Part) -> bool:
-        if set(part.kinds) & set(self.facts.positional) or f"{block.name}.{part.module}" in self.facts.cached:
+        if set(part.kinds) & set(self.facts.positional) or block.path(part) in self.facts.cached:
             return False
         only_keys = self.only_keys and self.layout.kept_keys < self.tokens
         return part.keys_apart or not only_keys
@@ -305,7 +305,7 @@ class _Resolver:
 
     def _subset(self, block: Block, part: Part) -> Tensor | None:
         """The tokens whose keys self-attention reads at a full step; None where it reads all."""
-        if f"{block.name}.{part.module}" not in self.facts.subset_keys:
+        if block.path(part) not in self.facts.subset_keys:
             return None
         side = key_distance(self.stack.downsample, self.described.coarsest)
         return key_subset(self.call.grid, side, self.call.device)

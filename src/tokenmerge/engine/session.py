@@ -26,7 +26,7 @@ from tokenmerge.engine.compatibility import (
     takes_other_keys,
 )
 from tokenmerge.engine.describe import describe, policy_of, refuse_misfit
-from tokenmerge.engine.follow import Follower
+from tokenmerge.engine.follow import Follower, RisingTime
 from tokenmerge.engine.hooks import PlacedHook
 from tokenmerge.engine.program import AttentionRow, Facts, SpanRow
 from tokenmerge.engine.resolve import layout_of
@@ -77,8 +77,9 @@ class Session:
         self._inspected = self if inspected is None else inspected
         self._names = argument_names(model)
         self._follower = Follower()
+        self._rising_time = RisingTime()
         self._hooks: list[PlacedHook] = []
-        refuse_misfit(self.config, family, stacks, keep)
+        refuse_misfit(model, self.config, family, stacks, keep)
         # Every one of them, before the first step: a ratio of a later one may be wrong.
         tried = [self.config.at(progress) for progress in self.config.moments()]
         if not any(tried):
@@ -152,6 +153,7 @@ class Session:
         signature = (call.signature, torch.is_inference_mode_enabled())
         if call.branch is None:
             position = self._follower.observe(call.timestep, signature, self._condition(args, kwargs), inputs)
+            self._rising_time.observe(call.timestep, position.new_image)
         else:
             position = self._follower.observe_told(call.timestep, (signature, call.branch))
         if position.new_image:
@@ -224,7 +226,7 @@ class Session:
             block = row.block if isinstance(row, AttentionRow) else row.first
             whole = chosen_parts(block.parts, self.config.parts, self.config.keys_of_all)
             for part in whole if row.part is None else (row.part,):
-                seen[f"{block.name}.{part.module}"] = count
+                seen[block.path(part)] = count
         return seen
 
     def count_refresh(self, selected: bool) -> None:
@@ -250,13 +252,13 @@ class Session:
         parts = [(block, part) for stack in self.stacks for block in stack.described.merging for part in block.parts]
         chosen = set(self.config.parts)
         cached = frozenset(
-            f"{block.name}.{part.module}"
+            block.path(part)
             for block, part in parts
             if set(part.kinds) <= chosen and keeps_outputs(_inside(block, part))
         )
         subsets = self.config.thin_keys and self.config.whole_every and self.keep is None
         subset_keys = frozenset(
-            f"{block.name}.{part.module}"
+            block.path(part)
             for block, part in parts
             if subsets and part.own_keys and takes_other_keys(_attention_of(block, part))
         )
@@ -338,7 +340,7 @@ def session_of(model: nn.Module) -> Session | None:
 
 
 def _attention_of(block: Block, part: Part) -> nn.Module:
-    return block.module.get_submodule(part.attention or part.module)
+    return block.module.get_submodule(part.attention_path)
 
 
 def _inside(block: Block, part: Part) -> Iterable[nn.Module]:

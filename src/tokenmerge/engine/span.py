@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.engine.arguments import joined, split_pieces, tokens_of, with_changed, with_tokens
+from tokenmerge.engine.arguments import TokenArgument, joined, split_pieces, with_changed
 from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.program import SpanRow
 from tokenmerge.engine.state import Group, Memory
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.methods.interfaces import Operators
-from tokenmerge.models.arguments import Args, Kwargs, given_argument
+from tokenmerge.models.arguments import Args, Kwargs, given_argument, with_argument
 
 if TYPE_CHECKING:
     from tokenmerge.engine.session import Session
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 class Span:
     """Carries out one row. Without a row it does nothing."""
 
-    def __init__(self, session: Session, name: str, owner_arguments: tuple[str, ...] = ()) -> None:
+    def __init__(self, session: Session, name: str, argument: TokenArgument, leaves: TokenArgument) -> None:
+        """argument, leaves: how tokens stand in what goes in where it begins, and in what comes out where it ends."""
         self.session = session
         self.name = name
-        self._owner_arguments = owner_arguments  # of the transformer that it is put around
+        self._argument = argument
+        self._leaves = leaves
         self.row: SpanRow | None = None
         self.group = Group()
         self.memories: dict[int, Memory] = {}  # by the position of the tokens in the output
@@ -144,14 +146,16 @@ class Span:
         row = self.row
         if row is None:
             return None
-        tokens = tokens_of(args, kwargs)
+        tokens = self._tokens(self._argument, self._argument.given(args, kwargs))
         self._check(tokens)
         if row.separate_keys and row.act == "merge":
+            assert row.part is not None
             refuse_fused(self.name, module)
             refuse_perturbed(self.name, module)
             keys = self.operators.keys
-            kwargs = {**kwargs, "encoder_hidden_states": tokens if keys is None else keys.merge(tokens)}
-        return with_tokens(args, kwargs, self.enter(tokens))
+            context = tokens if keys is None else keys.merge(tokens)
+            args, kwargs = with_argument(self._argument.names, args, kwargs, row.part.context_argument, context)
+        return self._argument.write(args, kwargs, self.enter(tokens), row.layout.grid)
 
     def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
         """The tokens are the module's output."""
@@ -159,7 +163,12 @@ class Span:
         if row is None or row.act == "record":
             return None
         assert row.part is not None
-        return with_changed(output, row.part.outputs, lambda tokens, _: self.enter(self._check(tokens)))
+
+        def entered(given: Tensor, _: int) -> Tensor:
+            tokens = self.enter(self._check(self._tokens(self._argument, given)))
+            return self._argument.as_given(tokens, given.dim(), row.layout.grid)
+
+        return with_changed(output, row.part.outputs, entered)
 
     def exit_output(self, module: nn.Module, args: Args, output: Any) -> Any:
         """The tokens are the module's output."""
@@ -167,21 +176,26 @@ class Span:
         if row is None or not row.ends:
             return None
         positions = (row.last.output,) if row.part is None else row.part.outputs
-        changed = with_changed(output, positions, self.exit)
+
+        def left(given: Tensor, position: int) -> Tensor:
+            tokens = self.exit(self._tokens(self._leaves, given), position)
+            return self._leaves.as_given(tokens, given.dim(), row.layout.grid)
+
+        changed = with_changed(output, positions, left)
         return None if row.act == "record" else changed
 
     def enter_transformer(self, owner: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         """The tokens are an image behind a norm: keep it, and let the owner add what it makes to nothing."""
         row = self.row
         assert row is not None
-        image = tokens_of(args, kwargs)
+        image = self._argument.given(args, kwargs)
         self._check_samples(image)
         self._image, self._has_merged = image, False
         if row.act == "record":
             return None
-        if given_argument(self._owner_arguments, args, kwargs, "attention_mask") is not None:
+        if given_argument(self._argument.names, args, kwargs, "attention_mask") is not None:
             refuse_image_mask(row.first.name)
-        return with_tokens(args, kwargs, image.new_zeros(()).expand(*image.shape[:2], row.layout.kept, 1))
+        return self._argument.write(args, kwargs, image.new_zeros(()).expand(*image.shape[:2], row.layout.kept, 1))
 
     def give_norm_the_image(self, norm: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         return ((self._image,), kwargs) if self._wraps_merged else None
@@ -215,6 +229,17 @@ class Span:
             return image + self.exit(_as_tokens(added)).transpose(1, 2).reshape(image.shape)
 
         return _with_image(output, restored)
+
+    def _tokens(self, argument: TokenArgument, given: Any) -> Tensor:
+        """(B, L, C)"""
+        if isinstance(given, Tensor) and (given.dim() > 3 if argument.channels_first else given.dim() == 3):
+            return argument.as_tokens(given)
+        found = f"of shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"as {type(given).__name__}"
+        wanted = "(batch, channels, height, width)" if argument.channels_first else "(batch, tokens, channels)"
+        raise MergeRuntimeError(
+            f"{self.name} has tokens {found}, and its family says that they come as {wanted}: in the family's Block or "
+            f"Part set argument or output to where tokens stand, or channels_first to their form."
+        )
 
     def _check(self, tokens: Tensor) -> Tensor:
         """Tokens that are fewer than the plan is for are refused with the reason that is likely."""

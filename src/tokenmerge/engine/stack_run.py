@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tokenmerge.engine.arguments import TokenArgument, token_argument
 from tokenmerge.engine.attention import AttentionHook, RotaryHook
-from tokenmerge.engine.hooks import PlacedHook
+from tokenmerge.engine.hooks import PlacedHook, When
 from tokenmerge.engine.program import AttentionRow, Program, RotaryRow, SpanRow, StackCall, StackDescription
 from tokenmerge.engine.resolve import resolve
 from tokenmerge.engine.schedule import Kind
@@ -41,6 +42,8 @@ class StackRun:
         self._rotaries: dict[str, RotaryHook] = {}
         self._owner_hooks: list[PlacedHook] = []
         self._hooks: list[PlacedHook] = []  # inside the stack
+        self._owner_enters: list[Any] = []  # of a block that is the owner too
+        self._wanted: list[tuple[nn.Module, str, When, Any, dict[str, Any]]] = []  # hooks that are to be placed
         self._full_hooks: list[PlacedHook] = []  # that act at full steps alone
         self._handed_for: tuple[Any, ...] = (None, None, None, None)
         self._wrapping: Span | None = None  # the span around the owner itself, where this call has one
@@ -72,19 +75,13 @@ class StackRun:
             attention.hand(None, attention.group, None)
         for span in self._spans.values():
             span.hand(None, span.group, {})
-        for each in (self._hooks, self._full_hooks, self._spans, self._attentions, self._rotaries):
+        for each in (self._hooks, self._full_hooks, self._owner_enters, self._spans, self._attentions, self._rotaries):
             each.clear()
 
     def follow_changes(self) -> None:
         """Hook into layers that have been replaced since the last call, as LoRA and quantisation do."""
         for hook in self._hooks:
             hook.follow()
-
-    def _place(self, owner: nn.Module, path: str, when: Any, function: Any, **options: Any) -> PlacedHook:
-        # In front: whoever else has a hook there sees merged tokens going in and all tokens coming out.
-        hook = PlacedHook(owner, path, when, function, **{"prepend": True, **options})
-        self._hooks.append(hook)
-        return hook
 
     # -- a call -----------------------------------------------------------------------------------------------------
 
@@ -110,8 +107,14 @@ class StackRun:
         if not self.session.attached:  # compiled code goes on calling hooks that were removed
             return None
         self.read_owner(args, kwargs)
-        wrapping = self._wrapping
-        return None if wrapping is None else wrapping.enter_transformer(owner, args, kwargs)
+        if self._wrapping is not None:
+            return self._wrapping.enter_transformer(owner, args, kwargs)
+        changed = None
+        for enter in self._owner_enters:
+            result = enter(owner, args, kwargs)
+            if result is not None:
+                args, kwargs = changed = result
+        return changed
 
     def read_owner(self, args: Args, kwargs: Kwargs) -> None:
         """Learn the grid from what the owner is called with."""
@@ -201,7 +204,7 @@ class StackRun:
         positions = (0,) if row.part is None else row.part.outputs
         if row.part is None and row.last.output is not None:
             positions = (row.last.output,)
-        name = row.first.name if row.part is None else f"{row.first.name}.{row.part.module}"
+        name = row.first.name if row.part is None else row.first.path(row.part)
         reordered, outlasts = row.context.in_region_order, row.context.averages
         # Errors of one ratio are not those of another.
         keys = {position: (row.where, name, position, row.layout.kept) for position in positions}
@@ -227,31 +230,48 @@ class StackRun:
         if self.session.compiled and any(placed):
             torch.compiler.reset()  # what was compiled has the hooks that go now
         self._clear_hooks()
-        # The last comes to stand in front.
-        self._attentions = {name: self._new_attention(row) for name, row in attentions.items()}
+        self._spans = {key: self._new_span(row) for key, row in spans.items()}
         self._rotaries = {name: self._new_rotary(row) for name, row in rotaries.items()}
-        self._spans = {key: self._new_span(row) for key, row in reversed(spans.items())}
+        self._attentions = {name: self._new_attention(row) for name, row in attentions.items()}
+        full_only = [self._attentions[name].attend for name, row in attentions.items() if row.subset is not None]
+        wanted, self._wanted = self._wanted, []
+        # Each comes to stand in front of those before it. Spans begin before what is inside them, and end after it.
+        before, after = ([hook for hook in wanted if hook[2] == when] for when in ("before", "after"))
+        for owner, path, when, function, options in (*reversed(before), *after):
+            if when == "before" and owner is self.stack.owner and not path:
+                # PyTorch would not call it in this call, in which the owner's hook has just learnt the grid.
+                self._owner_enters.insert(0, function)
+                continue
+            hook = PlacedHook(owner, path, when, function, **{"prepend": True, **options})
+            self._hooks.append(hook)
+            if function in full_only:
+                self._full_hooks.append(hook)
+
+    def _place(self, owner: nn.Module, path: str, when: When, function: Any, **options: Any) -> None:
+        # In front: whoever else has a hook there sees merged tokens going in and all tokens coming out.
+        self._wanted.append((owner, path, when, function, options))
 
     def _new_span(self, row: SpanRow) -> Span:
-        block = row.first.module
+        block, part = row.first.module, row.part
         if row.where == "transformer":
-            span = Span(self.session, self.stack.name, argument_names(self.stack.owner))
+            argument = TokenArgument(argument_names(self.stack.owner))
+            span = Span(self.session, self.stack.name, argument, argument)
             self._place(self.stack.owner, self.stack.norm, "before", span.give_norm_the_image)
             # Behind others: they see what the norm gave of the whole image.
             self._place(self.stack.owner, self.stack.norm, "after", span.merge_behind_norm, prepend=False)
             return span
-        if row.part is None:
-            span = Span(self.session, row.first.name)
-            self._place(block, "", "before", span.enter_argument)
-            if row.ends:
-                self._place(row.last.module, "", "after", span.exit_output)
-            return span
-        span = Span(self.session, f"{row.first.name}.{row.part.module}")
-        if row.part.enters_at == "input":
-            self._place(block, row.part.module, "before", span.enter_argument)
+        path = "" if part is None else part.module
+        argument = token_argument(row.first, part)
+        leaves = TokenArgument(channels_first=row.last.is_channels_first(part))
+        span = Span(self.session, row.first.name if part is None else row.first.path(part), argument, leaves)
+        if part is None or part.enters_at == "input":
+            self._place(block, path, "before", span.enter_argument)
         else:
-            self._place(block, row.part.module, "after", span.enter_output)
-        self._place(block, row.part.leaves or row.part.module, "after", span.exit_output)
+            self._place(block, path, "after", span.enter_output)
+        if part is not None:
+            self._place(block, part.leaves or path, "after", span.exit_output)
+        elif row.ends:
+            self._place(row.last.module, "", "after", span.exit_output)
         return span
 
     def _new_rotary(self, row: RotaryRow) -> RotaryHook:
@@ -260,13 +280,15 @@ class StackRun:
         return rotary
 
     def _new_attention(self, row: AttentionRow) -> AttentionHook:
-        path = row.part.attention or row.part.module
-        attention = AttentionHook(self.session, row.block.module.get_submodule(path))
-        before = self._place(row.block.module, path, "before", attention.attend)
-        if row.records or row.reads or row.asks or row.part.mask == "inside":
-            self._place(row.block.module, path, "after", attention.attended, always_call=True)
-        if row.subset is not None:
-            self._full_hooks.append(before)
+        block, part = row.block, row.part
+        path = part.attention_path
+        # An attention that the part does not begin with takes its tokens first.
+        own = TokenArgument(argument_names(block.module.get_submodule(path)))
+        argument = own if part.attention else token_argument(block, part)
+        attention = AttentionHook(self.session, argument)
+        self._place(block.module, path, "before", attention.attend)
+        if row.records or row.reads or row.asks or part.mask == "inside":
+            self._place(block.module, path, "after", attention.attended, always_call=True)
         return attention
 
     def modules(self) -> list[nn.Module]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from torch import nn
 
 from tokenmerge.errors import UnsupportedModelError
@@ -54,8 +56,17 @@ def family_of(model: nn.Module) -> Family:
     unfit = next((reason for class_name, (_, reason) in UNFIT.items() if is_a(model, class_name)), None)
     if unfit is not None:
         raise UnsupportedModelError(f"tokens of {type(model).__name__} cannot be merged: {unfit}.")
-    known = "; ".join(family.name for family in FAMILIES)
     raise UnsupportedModelError(
-        f"{type(model).__name__} is not a model that tokenmerge can merge in. It knows: {known}. "
-        f"Another kind can be added with tokenmerge.register_family."
+        f"{type(model).__name__} is not a model that tokenmerge can merge in. {_nearest(type(model).__name__)} To add "
+        f"your own, describe it in about 20 lines with tokenmerge.register_family: docs/extending.md has the recipe, "
+        f"and tokenmerge.testing.check_family tests it."
     )
+
+
+def _nearest(class_name: str) -> str:
+    """A sentence that names the family whose class is called most alike, and some that are known."""
+    classes = {family.class_name: family.name for family in FAMILIES if family.class_name}
+    near = difflib.get_close_matches(class_name, classes, n=1, cutoff=0.6)
+    if near:
+        return f"The nearest that it knows is {classes[near[0]]} ({near[0]})."
+    return f"It knows {len(classes)} families, and none is called like it: {'; '.join(classes.values())}."

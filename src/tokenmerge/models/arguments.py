@@ -18,8 +18,23 @@ def argument_names(module: nn.Module) -> tuple[str, ...]:
     Read from its class: diffusers' caches put another forward in its place, which in releases before 0.39 tells no
     names.
     """
-    kind: Any = type(module)
+    kind: Any = type(getattr(module, "_orig_mod", module))  # past torch.compile's wrapper
     return _names_of(kind)
+
+
+def takes_argument(module: nn.Module, name: str, in_kwargs: bool) -> bool:
+    """Whether a module's forward takes an argument of this name.
+
+    in_kwargs: **kwargs count too. One that has nothing else passes on what it is given, and counts anyway.
+    """
+    kind: Any = type(getattr(module, "_orig_mod", module))
+    _self, *parameters = inspect.signature(kind.forward).parameters.values()
+    swallows = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    named = [parameter.name for parameter in parameters if parameter.kind not in VARIABLE]
+    return name in named or (swallows and (in_kwargs or not named))
+
+
+VARIABLE = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 
 @lru_cache(maxsize=256)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from tokenmerge.errors import MergeRuntimeError
 
 # For `Call.fixed_order`.
 TIME_PER_TOKEN = "this call gives each token a timestep of its own"
@@ -21,41 +24,56 @@ class Part:
     """
 
     kinds: tuple[str, ...]  # what it holds: "self", "cross", "mlp"; one of several kinds replaces those of one
-    module: str  # tokens are merged at this module's input
-    leaves: str = ""  # and unmerged at the output of this one; the same module where empty
+    module: str  # tokens are merged at this module's input; "" is the block itself
+    leaves: str = ""  # and unmerged at the output of this one; the same module if empty
     enters_at: Literal["input", "output"] = "input"  # "output": merged as they come out of `module`
-    attention: str = ""  # the attention module inside, where it is not `module` itself
-    # Takes keys and values for its tokens from `encoder_hidden_states`, if given. Where not, and it makes them of the
-    # tokens its queries are of, PyTorch's own attention inside it can be made to read fewer.
+    attention: str = ""  # the attention module inside, if it is not `module` itself
+    # Takes keys and values for its tokens from `context_argument`, if given. If it makes them of the tokens its queries
+    # are of instead, PyTorch's own attention inside it can be made to read fewer.
     own_keys: bool = False
-    # How the attention takes an additive mask over keys: as (B, 1, keys), as (B, 1, 1, keys), not at all; or not
-    # itself, though PyTorch's own attention inside it can be given one.
+    # How the attention takes an additive mask over keys: "3d" as (B, 1, keys) and "4d" as (B, 1, 1, keys), both as
+    # `mask_argument`; "inside" takes none, but calls scaled_dot_product_attention, which is given one; "none" neither.
     mask: Literal["none", "3d", "4d", "inside"] = "none"
+    mask_argument: str = "attention_mask"
+    # The attention's argument for tokens that are not among its first: keys for `own_keys`, text in joint attention.
+    context_argument: str = "encoder_hidden_states"
     # Where text stands in a sequence that holds both: "none" says that it never does.
     text: Literal["none", "first", "last"] = "none"
-    outputs: tuple[int, ...] = (0,)  # which items hold tokens, where the module returns a tuple
+    outputs: tuple[int, ...] = (0,)  # which items hold tokens, if the module returns a tuple
+    argument: str = ""  # `module`'s argument that holds the tokens; the first if empty
+    channels_first: bool = False  # `module` takes and returns (B, C, H, W), and (B, C, M, 1) as well
 
     @property
     def keys_apart(self) -> bool:
-        """Can it read fewer keys than it has queries? Not its own: those that the attention inside it reads."""
+        """Whether the attention can read fewer keys than it has queries."""
         return self.own_keys or ("self" in self.kinds and self.mask != "none")
+
+    @property
+    def attention_path(self) -> str:
+        return self.attention or self.module
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """Position embeddings that blocks are given as an argument, one row a token."""
+    """Position embeddings that blocks are given as an argument, one row a token.
 
-    argument: str  # its name in the block
-    # (embedding, places, tokens) -> the embedding with its `tokens` image rows replaced by those at `places`, a
-    # (M,) or (B, M) tensor; rows of text stay.
+    argument: Its name in the block; several names if they come as several arguments, such as ("cos", "sin").
+    at: (embedding, places, tokens) -> the embedding with its `tokens` image rows replaced by those at `places`, a (M,)
+        or (B, M) tensor; rows of text stay. Of several arguments `embedding` is a tuple, and so is what it returns.
+    attention_argument: Its name, or names, in the attention module, if those are others.
+    per_sample: Whether it has a batch axis, (B or 1, S, ...), so that each sample can keep its own tokens. With rows of
+        (S, D), which all samples share, leave it False: then all samples keep the same tokens.
+    """
+
+    argument: str | tuple[str, ...]
     at: Callable[[Any, Tensor, int], Any]
-    attention_argument: str = ""  # its name in the attention module, where that is another
-    per_sample: bool = False  # it has a batch axis, so each sample can keep its own tokens
+    attention_argument: str | tuple[str, ...] = ""
+    per_sample: bool = False
 
 
 @dataclass(frozen=True)
 class Block:
-    """A transformer block: takes (B, L, C) tokens as its first argument or as `hidden_states`, and returns them."""
+    """A transformer block: takes (B, L, C) tokens and returns them."""
 
     name: str
     module: nn.Module
@@ -63,6 +81,16 @@ class Block:
     output: int | None = None  # where the tokens stand, if the block returns a tuple
     rotary: Rotary | None = None
     in_place: bool = False  # it writes its results into the tokens it is given
+    argument: str = ""  # the argument that holds the tokens; the first if empty
+    channels_first: bool = False  # it takes and returns (B, C, H, W), and (B, C, M, 1) as well
+
+    def path(self, part: Part) -> str:
+        """The name of one of its parts."""
+        return f"{self.name}.{part.module}" if part.module else self.name
+
+    def is_channels_first(self, part: Part | None) -> bool:
+        """Whether tokens enter the block, or one of its parts, as (B, C, H, W)."""
+        return self.channels_first if part is None or not part.module else part.channels_first
 
 
 def nothing_behind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
@@ -95,7 +123,13 @@ class Stack:
 
 @dataclass(frozen=True)
 class Call:
-    """What the root model's arguments say about a call."""
+    """What the root model's arguments say about a call.
+
+    timestep: How much noise is left, in any unit: it falls from step to step towards 0 and is never negative. Progress,
+        by which `within` and ratios over the steps go, is 1 - timestep / first timestep. A larger one begins another
+        image. For a model whose time rises from 0 to 1 give 1 - time, for one that takes log(sigma) give sigma. None
+        if the call has none: then every call is the next step of one image.
+    """
 
     timestep: float | None
     signature: Hashable  # batch, size, dtype, device: a change of any forgets the plan
@@ -111,15 +145,26 @@ class Call:
     full: bool = False  # this call runs on all tokens, whatever the schedule says
     repeatable: bool = True  # to run it a second time changes nothing elsewhere; a cache would count another step
 
+    def __post_init__(self) -> None:
+        if self.timestep is not None and not 0 <= self.timestep < math.inf:
+            raise MergeRuntimeError(
+                f"read_call returned the timestep {self.timestep}: it says how much noise is left, falls towards 0 and "
+                f"is never negative. For a model whose time rises from 0 to 1 return 1 - time; for one that takes "
+                f"log(sigma) return sigma."
+            )
+
 
 class Family:
-    """A family of models that tokenmerge knows. A new one fills in the methods that raise."""
+    """A family of models that tokenmerge knows. A new one fills in `stacks` and `example_inputs`."""
 
     name: str = ""
     class_name: str = ""  # of the models, in diffusers or elsewhere
     pixels: int = 8  # of the image, a side, to a latent: how far its autoencoder shrinks images
     cannot_weigh: str = ""  # why attention cannot weigh keys by what they stand for, where it cannot
-    # Arguments that an image is made from. They tell images and guidance branches apart.
+    latent: str = "hidden_states"  # the model's argument that holds the noisy image
+    timestep: str = "timestep"  # and the one that says how much noise is left (see `Call.timestep`)
+    # Arguments that an image is made from, such as text embeddings or labels. They tell images and guidance branches
+    # apart, which keeps one image's plan from being used for another.
     conditions: tuple[str, ...] = ("encoder_hidden_states", "class_labels")
     # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
     positions: tuple[str, ...] = ()
@@ -133,8 +178,8 @@ class Family:
         raise NotImplementedError
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """What the root model was called with."""
-        raise NotImplementedError
+        """What the root model was called with, by name. `args` is always empty."""
+        return Call(timestep_value(kwargs.get(self.timestep)), signature_of(kwargs[self.latent]))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         """Arguments of a call for an image of height x width pixels, on the model's device, for counting and timing."""
@@ -173,12 +218,23 @@ def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...], keys_of_all: b
 def rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
     """The last `tokens` rows of a position embedding replaced by those at `places`; rows of text before them stay.
 
-    rows: (S, D), or (B, S, ...) with one batch entry for all samples or one for each; places: (M,), or (B, M).
+    rows: (S, D), or (B, S, ...) with one batch entry for all samples or one for each; places: (M,), or (B, M) for rows
+        with a batch axis.
 
     >>> rows_at(torch.arange(5.0)[:, None], torch.tensor([2, 0]), 3).flatten().tolist()
     [0.0, 1.0, 4.0, 2.0]
     """
     axis = 0 if rows.dim() == 2 else 1
+    if rows.dim() == places.dim() == 2:
+        raise MergeRuntimeError(
+            f"a rotary embedding of shape {tuple(rows.shape)} has no batch axis, but its family says per_sample=True, "
+            f"with which each sample keeps its own tokens: leave per_sample False, or give rows of (1, tokens, ...)."
+        )
+    if rows.shape[axis] < tokens:
+        raise MergeRuntimeError(
+            f"a rotary embedding of shape {tuple(rows.shape)} has {rows.shape[axis]} rows for {tokens} tokens: rows_at "
+            f"takes (tokens, D) or (batch, tokens, ...); write an `at` of your own for other forms."
+        )
     rows = rows.to(places.device)
     before, image = torch.split(rows, [rows.shape[axis] - tokens, tokens], dim=axis)
     if places.dim() == 2:
@@ -194,6 +250,12 @@ def cos_sin_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) ->
     """`rows_at` for the pair of cosines and sines that most models pass."""
     cos, sin = embedding
     return rows_at(cos, places, tokens), rows_at(sin, places, tokens)
+
+
+def blocks_of(model: nn.Module, name: str, parts: tuple[Part, ...], **options: Any) -> tuple[Block, ...]:
+    """Blocks of equal parts from the list that a model holds under a name; options: as of `Block`."""
+    modules: Any = model.get_submodule(name)
+    return tuple(Block(f"{name}.{index}", module, parts, **options) for index, module in enumerate(modules))
 
 
 def is_a(model: object, *class_names: str) -> bool:

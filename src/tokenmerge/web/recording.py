@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tokenmerge.engine.arguments import split_pieces, tokens_of
+from tokenmerge.engine.arguments import split_pieces, token_argument
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.session import Session
 from tokenmerge.engine.stack_run import StackRun
@@ -182,9 +182,11 @@ class _Recorder:
                 handle.remove()
 
     def _seeing(self, stack: StackRun, block: Block) -> Any:
+        argument = token_argument(block)
+
         def see(module: nn.Module, args: Any, kwargs: Any) -> None:
             layout = stack.program.layout
-            tokens = tokens_of(args, kwargs)
+            tokens = argument.read(args, kwargs)
             if not self._wanted(stack) or layout is None or tokens.shape[1] < layout.tokens:
                 return
             own = split_pieces(tokens, layout.tokens, stack.call.trailing if stack.call else 0, text_last=False)[1]
