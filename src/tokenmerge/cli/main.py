@@ -24,6 +24,7 @@ COMMANDS = (
     "tokenmerge.cli.compare",
     "tokenmerge.cli.tune",
     "tokenmerge.cli.explain",
+    "tokenmerge.cli.predict",
     "tokenmerge.cli.bench",
     "tokenmerge.cli.evaluate",
     "tokenmerge.cli.serve",
