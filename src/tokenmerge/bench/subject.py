@@ -38,7 +38,9 @@ class Subject:
         """Run the model as a sampler's step `step` would: each at a smaller timestep than the one before."""
         # The first argument goes by position: the tomesd package looks for it there.
         (_, first), *others = self.inputs.items()
-        arguments = {name: _at_step(value, step) if name == "timestep" else value for name, value in others}
+        rises = self.family.timestep_rises
+        moving = self.family.timestep
+        arguments = {name: _at_step(value, step, rises) if name == moving else value for name, value in others}
         with torch.no_grad():
             return self.model(first, **arguments)
 
@@ -102,6 +104,7 @@ def _check_fits(name: str, needed: int, device: torch.device, dtype: torch.dtype
     )
 
 
-def _at_step(timestep: Tensor | float, step: int) -> Tensor | float:
+def _at_step(timestep: Tensor | float, step: int, rises: bool) -> Tensor | float:
     """A hundredth of the way further at each step, on whatever scale the model counts."""
-    return timestep * (1 - step / 100)
+    left = 1 - step / 100
+    return 1 - (1 - timestep) * left if rises else timestep * left

@@ -94,6 +94,19 @@ def with_changed(output: Any, positions: tuple[int | None, ...], change: Callabl
     return tuple(change(item, index) if index in positions else item for index, item in enumerate(output))
 
 
+def as_one(given: Any) -> Any:
+    """The noisy input of a call as one tensor, (B, ...): some models take a list with a tensor for each sample."""
+    if not isinstance(given, list) or not all(isinstance(image, Tensor) for image in given):
+        return given
+    shapes = [tuple(image.shape) for image in given]
+    if len(set(shapes)) > 1:
+        raise MergeRuntimeError(
+            f"the model was called with images of different sizes, {' and '.join(map(str, dict.fromkeys(shapes)))}, "
+            f"which merging needs one plan each for: pass images of one size in a call."
+        )
+    return torch.stack(given) if given else torch.empty(0)
+
+
 def refuse_empty(given: Any) -> None:
     """No model makes anything of no samples or no tokens, and each says so in its own way, none of them clear."""
     if isinstance(given, Tensor) and given.numel() == 0:
@@ -104,7 +117,7 @@ def refuse_empty(given: Any) -> None:
 
 
 def shapes_of_call(
-    names: tuple[str, ...], by_value: tuple[str, ...], args: Args, kwargs: Kwargs
+    names: tuple[str, ...], by_value: tuple[str, ...], timestep: str, args: Args, kwargs: Kwargs
 ) -> tuple[Args, Kwargs]:
     """A call's arguments as empty tensors of the same shapes, but for those whose values tell the grid."""
     shapes: tuple[Args, Kwargs] = _shapes_of(args), _shapes_of(kwargs)
@@ -112,9 +125,9 @@ def shapes_of_call(
         value = given_argument(names, args, kwargs, name)
         if value is not None:
             shapes = with_argument(names, *shapes, name, value)
-    if isinstance(given_argument(names, *shapes, "timestep"), int | float):
+    if isinstance(given_argument(names, *shapes, timestep), int | float):
         # As a number it would be read, and every call with it be the same step.
-        shapes = with_argument(names, *shapes, "timestep", torch.empty((), device="meta"))
+        shapes = with_argument(names, *shapes, timestep, torch.empty((), device="meta"))
     return shapes
 
 

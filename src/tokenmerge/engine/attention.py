@@ -19,6 +19,7 @@ from tokenmerge.engine.program import AttentionRow, RotaryRow
 from tokenmerge.engine.span import refuse_image_mask
 from tokenmerge.engine.state import Group, Memory
 from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.methods.interfaces import Layout
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, with_argument
 from tokenmerge.models.base import Block
 
@@ -71,7 +72,8 @@ class AttentionHook:
             assert row.block.rotary is not None
             name = row.block.rotary.attention_argument or row.block.rotary.argument
             args, kwargs = with_moved(names, args, kwargs, name, self.group, "rotary", partial(self._moved, row))
-        given = given_argument(names, args, kwargs, row.part.mask_argument)
+        # A mask over text alone stays: the attention itself goes on to the image.
+        given = None if row.part.text_mask else given_argument(names, args, kwargs, row.part.mask_argument)
         mask = self._mask(row, given, args, kwargs)
         read = self._read(row, args, kwargs)
         asked = self._asked(row, args, kwargs)
@@ -146,7 +148,8 @@ class AttentionHook:
         def spread(answers: Tensor) -> Tensor:
             text_last = row.part.text == "last"
             before, grid, behind = split_pieces(answers, row.layout.kept, row.trailing, text_last)
-            return joined(before, unmerge_corrected(queries, grid, self.memory), behind)
+            grid = unmerge_corrected(queries, grid, self.memory)
+            return joined(before, grid, behind) if row.placement is None else row.placement.joined(before, grid)
 
         return Asked(self._in_sequence(row, queries.destinations, args, kwargs), spread)
 
@@ -154,7 +157,10 @@ class AttentionHook:
         row = self.row
         assert row is not None
         assert self.memory is not None
-        grid = split_pieces(answers, row.layout.tokens, row.trailing, row.part.text == "last")[1]
+        if row.placement is None:
+            grid = split_pieces(answers, row.layout.tokens, row.trailing, row.part.text == "last")[1]
+        else:
+            grid = row.placement.split(answers)[1]
         if row.reordered and row.layout.regions is not None:
             grid = row.layout.regions.gather(grid)  # as merged steps have it
         record_full(self.memory, grid)
@@ -163,6 +169,8 @@ class AttentionHook:
     def _in_sequence(self, row: AttentionRow, indices: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
         """(B, M) among the tokens of the grid -> (B, M + others): the same in the whole sequence, and all others."""
         before, behind = self._other_keys(row, args, kwargs)
+        if row.placement is not None and row.full:
+            return row.placement.indices(indices, before + row.given)
         others = torch.arange(before + row.given + behind, device=indices.device).expand(indices.shape[0], -1)
         return torch.cat([others[:, :before], indices + before, others[:, before + row.given :]], dim=1)
 
@@ -170,7 +178,7 @@ class AttentionHook:
         """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
         keys = self._operators.keys
         mass = keys.mass if keys is not None and row.weighs else None
-        if keys is None or (mass is None and given is None):
+        if keys is None or (mass is None and (given is None or (row.full and not row.reads))):
             return None
         if given is not None and row.part.text == "none":
             refuse_image_mask(row.block.name)
@@ -184,19 +192,26 @@ class AttentionHook:
             return made[:, None] if flat else made[:, None, None]
 
         made: Tensor = self._derived(("mask", before, behind, flat, tokens.dtype, mass is None), mass, weights)
-        kept = row.layout.kept_keys
-        return made if given is None else made + _for_others(given, before, kept, behind, made.dtype)
+        if given is None:
+            return made
+        given = given[:, None, None] if given.dim() == 2 else given
+        if row.placement is not None:
+            given = row.placement.mask_last(given)
+        return made + _shortened(given, before, behind, row.layout, made.dtype)
 
     def _other_keys(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> tuple[int, int]:
         """How many keys that are not of the grid stand before and behind those of the grid."""
         if row.part.own_keys:
             return 0, 0
+        tokens = self._argument.read(args, kwargs)
         text = given_argument(self._names, args, kwargs, row.part.context_argument)
-        others = self._argument.read(args, kwargs).shape[1] - row.given + (0 if text is None else text.shape[1])
+        # Some pass the same tokens once more, for keys.
+        others = tokens.shape[1] - row.given + (0 if text is None or text is tokens else text.shape[1])
         behind = others if row.part.text == "last" else row.trailing
         return others - behind, behind
 
     def _moved(self, row: AttentionRow, rows: Any) -> Any:
+        rows = rows if row.placement is None else row.placement.grid_last(rows)
         return rows_of_kept(row.block, self.group, rows, row.layout.tokens, row.trailing, self.session)
 
     def _derived(self, key: Hashable, source: Any, make: Callable[[], Any]) -> Any:
@@ -222,6 +237,7 @@ class RotaryHook:
         assert row.block.rotary is not None
 
         def moved(rows: Any) -> Any:
+            rows = rows if row.placement is None else row.placement.grid_last(rows)
             if row.order is not None:
                 rows = _rows_at(row.block, rows, row.order, row.tokens, row.trailing)
             if row.merged:
@@ -290,9 +306,16 @@ def _rows_at(block: Block, rows: Any, indices: Tensor, tokens: int, trailing: in
     return block.rotary.at(rows, indices, tokens + trailing)
 
 
-def _for_others(mask: Tensor, before: int, kept: int, behind: int, dtype: torch.dtype) -> Tensor:
-    """A model's own mask (..., keys) over keys that are not of the grid; it never hides those of the grid."""
+def _shortened(mask: Tensor, before: int, behind: int, layout: Layout, dtype: torch.dtype) -> Tensor:
+    """A model's own mask (..., queries or 1, keys) for merged tokens: it treats all tokens of the grid alike."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
-    grid = mask.new_zeros(*mask.shape[:-1], kept)
-    return torch.cat([mask[..., :before], grid, mask[..., mask.shape[-1] - behind :]], dim=-1).to(dtype)
+    mask = _with_kept(mask, -1, before, layout.kept_keys, behind)
+    return (_with_kept(mask, -2, before, layout.kept, behind) if mask.shape[-2] > 1 else mask).to(dtype)
+
+
+def _with_kept(mask: Tensor, axis: int, before: int, kept: int, behind: int) -> Tensor:
+    length = mask.shape[axis]
+    first = mask.narrow(axis, before, 1)
+    grid = first.expand(*(kept if size == axis % mask.dim() else -1 for size in range(mask.dim())))
+    return torch.cat([mask.narrow(axis, 0, before), grid, mask.narrow(axis, length - behind, behind)], dim=axis)

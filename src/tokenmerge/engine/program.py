@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.placement import Placement
 from tokenmerge.methods.interfaces import BlockContext, Layout
 from tokenmerge.models.base import Block, Part, Stack
 
@@ -49,6 +50,7 @@ class StackCall:
     device: torch.device
     isolated: bool = False  # each block returns all its tokens, because it cannot count on its neighbours
     wraps: bool = False  # the owner, as it is now, can run on merged tokens
+    starts: tuple[int, ...] = ()  # where the grid's tokens begin in a sequence; empty: they end it
 
 
 Act = Literal["merge", "record", "prepare"]
@@ -77,6 +79,7 @@ class SpanRow:
     residual: bool = False  # x + U(T(Mx) - Mx), so that what merging blurred stays sharp in x
     corrected: bool = False  # it has a memory of merging errors
     separate_keys: bool = False  # its attention is given keys that are merged otherwise than its queries
+    placement: Placement | None = None  # where the grid's tokens are, if they do not end the sequence
 
     @property
     def text_last(self) -> bool:
@@ -104,9 +107,11 @@ class AttentionRow:
     weighs: bool = False  # keys count as many times as the tokens they stand for
     separate_keys: bool = False  # it takes keys merged otherwise than queries as an argument
     reads: bool = False  # it reads fewer keys inside
+    full: bool = False  # it is called with all tokens, outside of any span: keys and queries are left out inside
     asks: bool = False  # it answers fewer queries inside, because its keys are of all tokens
     moves_rotary: bool = False  # position embeddings are brought to the tokens that are left
     corrected: bool = False
+    placement: Placement | None = None  # as in `SpanRow`, of masks, position embeddings, and sequences outside a span
 
     @property
     def name(self) -> str:
@@ -123,6 +128,7 @@ class RotaryRow:
     trailing: int
     order: Tensor | None  # (N,) the region order, where tokens stand in it
     merged: bool  # and then to those that are left
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.placement import Placement
 from tokenmerge.engine.program import (
     AttentionRow,
     Facts,
@@ -91,8 +92,9 @@ class _Resolver:
         self.averages = config.learns and layout.tiles is not None
         regions = layout.regions
         # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are picked in any.
-        stays = fixed_order or self.only_keys or self.averages
+        stays = fixed_order or self.only_keys or self.averages or call.starts
         self.reorders = regions is not None and not (regions.natural or regions.padded or stays)
+        self.placement = Placement(call.starts, self.tokens) if call.starts else None
         self.isolated = call.isolated or facts.interleaved
         self.corrected = config.whole_every > 0
         self.runs = self._runs()
@@ -187,6 +189,7 @@ class _Resolver:
             scatter=self.reorders and last is run[-1],
             residual=merges and where != "transformer",  # a transformer adds what it makes to its image anyway
             corrected=merges and self.corrected,
+            placement=self.placement,
         )
 
     def _spans_of_parts(self, block: Block) -> Iterator[SpanRow]:
@@ -205,6 +208,7 @@ class _Resolver:
                 part=part,
                 corrected=self.corrected,
                 separate_keys=part.own_keys and self.layout.kept != self.layout.kept_keys,
+                placement=self.placement,
             )
 
     def _context(self, block: Block) -> BlockContext:
@@ -266,6 +270,7 @@ class _Resolver:
             records=asks,
             subset=subset,
             corrected=self.corrected,
+            placement=self.placement,
         )
 
     def _merged_row(self, block: Block, part: Part) -> AttentionRow:
@@ -283,9 +288,11 @@ class _Resolver:
             weighs=self._weighs(part),
             separate_keys=self.scope != "site" and part.own_keys and separate,
             reads=fewer,
+            full=asks,
             asks=asks and self.layout.kept < self.tokens,
             moves_rotary=block.rotary is not None and self.scope == "site" and not asks,
             corrected=self.corrected,
+            placement=self.placement,
         )
 
     @staticmethod
@@ -320,7 +327,7 @@ class _Resolver:
         for block in self.described.merging:
             if block.rotary is not None:
                 group = self._group(block)
-                yield RotaryRow(block, group, self.tokens, self.call.trailing, order, merged=merges)
+                yield RotaryRow(block, group, self.tokens, self.call.trailing, order, merges, self.placement)
 
     # -- what explain() says --------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.keep import mask_on_grid
-from tokenmerge.engine.arguments import refuse_empty, shapes_of_call
+from tokenmerge.engine.arguments import as_one, refuse_empty, shapes_of_call
 from tokenmerge.engine.compatibility import (
     CACHE,
     allow_more_graphs,
@@ -119,7 +119,7 @@ class Session:
     def enter(self, model: nn.Module, args: Args, kwargs: Kwargs) -> None:
         if not self.attached or self.calibrating:
             return
-        given = given_argument(self._names, args, kwargs, self._names[0])
+        given = as_one(given_argument(self._names, args, kwargs, self._names[0]))
         refuse_empty(given)
         for stack in self.stacks:
             stack.follow_changes()
@@ -134,7 +134,8 @@ class Session:
         if self.config.redraws:
             self.draw = torch.full((), step.number, device=given.device)
         if step.number == 0 or self.last_call is None:
-            self.last_call = shapes_of_call(self._names, self.family.positions, args, kwargs)
+            family = self.family
+            self.last_call = shapes_of_call(self._names, family.positions, family.timestep, args, kwargs)
         self.step = step
         for stack in self.stacks:
             stack.begin_call(self._kind_of(stack, step, call))
@@ -168,7 +169,9 @@ class Session:
     def _condition(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
         """What the image is made from, as far as the call shows it."""
         names = (*self.family.conditions, *self.family.positions)
-        return tuple(given_argument(self._names, args, kwargs, name) for name in names)
+        values = (given_argument(self._names, args, kwargs, name) for name in names)
+        # Pipelines that pass a list of texts make a new list, of the same texts, at every step.
+        return tuple(item for value in values for item in (value if isinstance(value, list) else (value,)))
 
     def _kind_of(self, stack: StackRun, step: Step, call: Call) -> Kind:
         """The kind of this step for one stack: what cannot run twice cannot be calibrated."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.engine.arguments import TokenArgument, joined, split_pieces, with_changed
+from tokenmerge.engine.arguments import Pieces, TokenArgument, joined, split_pieces, with_changed
 from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.program import SpanRow
@@ -60,7 +60,7 @@ class Span:
         """(B, L, C) -> (B, L', C): the tokens of the grid merged, if the row says so; others as they are."""
         row = self.row
         assert row is not None
-        before, grid, behind = self._pieces(tokens, row.layout.tokens)
+        before, grid, behind = self._given_pieces(tokens)
         if row.act == "record":
             self._entered = (self._own(grid), None) if row.residual else None
             return tokens
@@ -99,10 +99,11 @@ class Span:
         assert row is not None
         entered, self._entered = self._entered, None
         merges = row.act == "merge"
-        before, grid, behind = self._pieces(tokens, row.layout.kept if merges else row.layout.tokens)
         if row.act == "record":
+            grid = self._given_pieces(tokens)[1]
             self._record(grid if entered is None else grid - entered[0], position)
             return tokens
+        before, grid, behind = self._pieces(tokens, row.layout.kept if merges else row.layout.tokens)
         queries = self.operators.queries if merges else None
         if queries is not None:
             memory = self.memories.get(position)
@@ -114,7 +115,7 @@ class Span:
         if row.scatter:
             assert row.layout.regions is not None
             grid = row.layout.regions.scatter(grid)
-        return joined(before, grid, behind)
+        return joined(before, grid, behind) if row.placement is None else row.placement.joined(before, grid)
 
     def _record(self, grid: Tensor, position: int) -> None:
         assert self.row is not None
@@ -123,7 +124,14 @@ class Span:
             grid = regions.gather(grid)  # as merged steps have it
         record_full(self.memories[position], grid)
 
-    def _pieces(self, tokens: Tensor, count: int) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def _given_pieces(self, tokens: Tensor) -> Pieces:
+        """The pieces of a sequence as the model has it; inside a merged span the grid's tokens come last."""
+        assert self.row is not None
+        if self.row.placement is not None:
+            return *self.row.placement.split(tokens), None
+        return self._pieces(tokens, self.row.layout.tokens)
+
+    def _pieces(self, tokens: Tensor, count: int) -> Pieces:
         assert self.row is not None
         return split_pieces(tokens, count, self.row.trailing, self.row.text_last)
 

@@ -120,11 +120,13 @@ class StackRun:
         """Learn the grid from what the owner is called with."""
         named = named_arguments(self.stack.owner, args, kwargs)
         grid, trailing = self.stack.grid((), named), self.stack.trailing((), named)
+        starts = self.stack.starts((), named)
         device = next(value for value in named.values() if isinstance(value, Tensor)).device
         call = self.call
         isolated = torch.is_grad_enabled() and getattr(self.stack.owner, "gradient_checkpointing", False)
-        if call is None or (grid, trailing, device, isolated) != (call.grid, call.trailing, call.device, call.isolated):
-            self._settle(StackCall(grid, trailing, device, isolated))
+        known = None if call is None else (call.grid, call.trailing, call.device, call.isolated, call.starts)
+        if known != (grid, trailing, device, isolated, starts):
+            self._settle(StackCall(grid, trailing, device, isolated, starts=starts))
 
     @outside_compile
     def _settle(self, call: StackCall) -> None:

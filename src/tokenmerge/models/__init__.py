@@ -13,12 +13,14 @@ from tokenmerge.models.flux import FluxFamily
 from tokenmerge.models.flux2 import Flux2Family
 from tokenmerge.models.hunyuan_video import HunyuanVideoFamily
 from tokenmerge.models.ltx import LTXFamily
+from tokenmerge.models.lumina2 import Lumina2Family
 from tokenmerge.models.pixart import PixArtFamily
 from tokenmerge.models.qwen_image import QwenImageFamily
 from tokenmerge.models.sana import SanaFamily
 from tokenmerge.models.sd3 import SD3Family
 from tokenmerge.models.unet import UNetFamily
 from tokenmerge.models.wan import WanFamily
+from tokenmerge.models.z_image import ZImageFamily
 
 FAMILIES: list[Family] = [
     UNetFamily(),
@@ -32,14 +34,13 @@ FAMILIES: list[Family] = [
     WanFamily(),
     LTXFamily(),
     HunyuanVideoFamily(),
+    ZImageFamily(),
+    Lumina2Family(),
 ]
 
 # Models that people ask for and that do not fit: class name -> (name, reason).
 UNFIT = {
-    "Lumina2Transformer2DModel": (
-        "Lumina-Image 2.0",
-        "text and image share one padded sequence, in which each sample's image starts at another place",
-    ),
+    "PriorTransformer": ("Prior of unCLIP", "it makes an embedding of an image, and has no spatial tokens"),
 }
 
 

@@ -35,6 +35,7 @@ class Part:
     # `mask_argument`; "inside" takes none, but calls scaled_dot_product_attention, which is given one; "none" neither.
     mask: Literal["none", "3d", "4d", "inside"] = "none"
     mask_argument: str = "attention_mask"
+    text_mask: bool = False  # the mask that it is given is over text alone; it adds the image's itself
     # The attention's argument for tokens that are not among its first: keys for `own_keys`, text in joint attention.
     context_argument: str = "encoder_hidden_states"
     # Where text stands in a sequence that holds both: "none" says that it never does.
@@ -97,6 +98,10 @@ def nothing_behind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     return 0
 
 
+def at_the_end(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Stack:
     """Consecutive blocks on one grid, with nothing added to the tokens in between (but see `Call.interleaved`)."""
@@ -108,6 +113,9 @@ class Stack:
     blocks: tuple[Block, ...]
     # Tokens behind the grid's that are never merged, such as those of a reference image.
     trailing: Callable[[Sequence[Any], Mapping[str, Any]], int] = nothing_behind
+    # Where the grid's tokens begin in the sequences of blocks, if they are not the last but for `trailing`: one number
+    # for all samples, or one for each, where a padded batch has texts of different lengths before the image.
+    starts: Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]] = at_the_end
     downsample: int = 1  # how much coarser, per side, its grid is than the finest that the model has
     # Why its blocks need all tokens in grid order, where they do: then only parts can be merged.
     fixed_order: str = ""
@@ -163,6 +171,7 @@ class Family:
     cannot_weigh: str = ""  # why attention cannot weigh keys by what they stand for, where it cannot
     latent: str = "hidden_states"  # the model's argument that holds the noisy image
     timestep: str = "timestep"  # and the one that says how much noise is left (see `Call.timestep`)
+    timestep_rises: bool = False  # it goes from 0 to 1 as noise is removed; in most models it falls
     # Arguments that an image is made from, such as text embeddings or labels. They tell images and guidance branches
     # apart, which keeps one image's plan from being used for another.
     conditions: tuple[str, ...] = ("encoder_hidden_states", "class_labels")
@@ -173,13 +182,18 @@ class Family:
         """Is this model one of the family?"""
         return is_a(model, self.class_name)
 
+    def timestep_of(self, kwargs: Mapping[str, Any]) -> float | None:
+        """The timestep of a call as a number that falls from step to step; None if it has no value."""
+        value = timestep_value(kwargs.get(self.timestep))
+        return 1 - value if self.timestep_rises and value is not None else value
+
     def stacks(self, model: nn.Module) -> list[Stack]:
         """Where its tokens can be merged."""
         raise NotImplementedError
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """What the root model was called with, by name. `args` is always empty."""
-        return Call(timestep_value(kwargs.get(self.timestep)), signature_of(kwargs[self.latent]))
+        return Call(self.timestep_of(kwargs), signature_of(kwargs[self.latent]))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         """Arguments of a call for an image of height x width pixels, on the model's device, for counting and timing."""
@@ -192,6 +206,9 @@ class Family:
             return kwargs
         readable = {name: value for name, value in extras.items() if name != "ip_adapter_image_embeds"}
         return {**kwargs, "joint_attention_kwargs": readable}
+
+    def prepare_meta(self, model: nn.Module) -> None:
+        """Make a model on the meta device callable, if its own code asks tensors for values that they lack there."""
 
     def default_skip(self, blocks: int) -> int:
         """How many of the first blocks are left alone unless the user says otherwise."""

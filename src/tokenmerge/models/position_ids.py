@@ -1,7 +1,11 @@
-"""The grid of an image from the position ids that Flux models get: one row a token, with its image, row and column."""
+"""Where tokens stand, from position ids and masks, whose values are read once for all steps of an image.
+
+Flux models get ids of one row a token: which image, row and column.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,16 +29,42 @@ def grid_of_ids(ids: Tensor) -> tuple[int, int]:
     >>> grid_of_ids(torch.stack([torch.zeros(2, 3), rows, columns], dim=-1).view(6, 3))
     (2, 3)
     """
-    version = None if ids.is_inference() else ids._version
-    known = _READ.get(ids)
-    if known is None or known[0] != version:
-        known = version, _read(ids)
-        _READ[ids] = known
-    grid: tuple[int, int] = known[1]
+    grid: tuple[int, int] = _once(ids, _grid_of)
     return grid
 
 
-def _read(ids: Tensor) -> tuple[int, int]:
+@outside_compile
+def lengths_of(mask: Tensor) -> tuple[int, ...]:
+    """How many tokens of each text are not padding.
+
+    mask: (B, T), 1 or True where a token is the text's.
+
+    >>> lengths_of(torch.tensor([[1, 1, 0], [1, 1, 1]]))
+    (2, 3)
+    """
+    lengths: tuple[int, ...] = _once(mask, _lengths_of)
+    return lengths
+
+
+def _once(values: Tensor, read: Callable[[Tensor], Any]) -> Any:
+    version = None if values.is_inference() else values._version
+    known = _READ.get(values)
+    if known is None or known[0] != version:
+        known = version, read(values)
+        _READ[values] = known
+    return known[1]
+
+
+def _lengths_of(mask: Tensor) -> tuple[int, ...]:
+    if mask.is_meta:
+        raise MergeRuntimeError(
+            "the mask of the text is on the meta device, where it has no values to tell lengths from: pass a mask that "
+            "is on the CPU."
+        )
+    return tuple(mask.sum(dim=1).tolist())
+
+
+def _grid_of(ids: Tensor) -> tuple[int, int]:
     if ids.is_meta:
         raise MergeRuntimeError(
             "img_ids are on the meta device, where they have no values to tell rows and columns from: pass img_ids "

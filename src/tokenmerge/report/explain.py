@@ -40,6 +40,7 @@ def explain(
 
 def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | None, steps: int | None) -> ModelReport:
     twin = _weightless_twin(session.model)
+    session.family.prepare_meta(twin)
     args: Any = ()
     if session.last_call is not None and size is None and batch is None:
         args, kwargs = session.last_call

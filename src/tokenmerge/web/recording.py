@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tokenmerge.engine.arguments import split_pieces, token_argument
+from tokenmerge.engine.placement import Placement
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.session import Session
 from tokenmerge.engine.stack_run import StackRun
@@ -189,7 +190,11 @@ class _Recorder:
             tokens = argument.read(args, kwargs)
             if not self._wanted(stack) or layout is None or tokens.shape[1] < layout.tokens:
                 return
-            own = split_pieces(tokens, layout.tokens, stack.call.trailing if stack.call else 0, text_last=False)[1]
+            call = stack.call
+            if call is not None and call.starts:
+                own = Placement(call.starts, layout.tokens).split(tokens)[1]
+            else:
+                own = split_pieces(tokens, layout.tokens, call.trailing if call else 0, text_last=False)[1]
             # The hooks that merge are in front of this one, so tokens stand in region order already.
             if layout.regions is not None and any(row.context.in_region_order for row in stack.program.spans):
                 own = layout.regions.scatter(own)

@@ -18,6 +18,7 @@ from tiny_models.joint_attention import (
     sd3,
     sd3_inputs,
 )
+from tiny_models.single_stream import lumina2, lumina2_inputs, z_image, z_image_inputs
 from tiny_models.unets import sd15_unet, sdxl_inputs, sdxl_unet, unet_inputs
 from tiny_models.video import hunyuan_inputs, hunyuan_video, ltx, ltx_inputs, wan, wan_inputs
 
@@ -59,6 +60,17 @@ ALL_TINY_MODELS = [
         makes_tokens=("x_embedder",),
         makes_positions=("rope",),
     ),
+    TinyModel(
+        "z-image",
+        z_image,
+        z_image_inputs,
+        text=32,
+        makes_tokens=("2-1",),
+        timestep="t",
+        timestep_rises=True,
+        since="0.36",
+    ),
+    TinyModel("lumina2", lumina2, lumina2_inputs, text=4, timestep_rises=True),
 ]
 # What an older release of diffusers lacks cannot be tested there.
 TINY_MODELS = [model for model in ALL_TINY_MODELS if Version(model.since) <= DIFFUSERS]

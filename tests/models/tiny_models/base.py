@@ -32,6 +32,8 @@ class TinyModel:
     own_keys: bool = False  # can keys be merged apart from queries?
     makes_tokens: tuple[str, ...] = ()  # modules that give the tokens of the grid, by the last part of their names
     makes_positions: tuple[str, ...] = ()  # modules that give rotary embeddings, one row a token
+    timestep: str = "timestep"  # the argument that tells the step
+    timestep_rises: bool = False
     since: str = "0.35"  # the first release of diffusers that has it
 
     def grid(self, height: int, width: int) -> Grid:
@@ -39,10 +41,16 @@ class TinyModel:
 
     def call(self, model: nn.Module, seeds: Sequence[int], grid: Grid, timestep: float = 0.5, **more: Any) -> Tensor:
         inputs = self.inputs(seeds, grid)
-        inputs["timestep"] = torch.full_like(inputs["timestep"], timestep)
+        inputs[self.timestep] = torch.full_like(
+            inputs[self.timestep], 1 - timestep if self.timestep_rises else timestep
+        )
+        return self.run(model, {**inputs, **more})
+
+    def run(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        """The model's output as one tensor."""
         with torch.no_grad():
-            output: Tensor = model(**inputs, **more, return_dict=False)[0]
-        return output
+            output: Tensor | list[Tensor] = model(**inputs, return_dict=False)[0]
+        return torch.stack(output) if isinstance(output, list) else output
 
     def __str__(self) -> str:
         return self.name

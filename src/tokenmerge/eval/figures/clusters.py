@@ -59,6 +59,7 @@ class _Recorder:
         self.timestep: float | None = None
         self.grid: tuple[int, ...] = ()
         self.trailing = 0
+        self.starts: tuple[int, ...] = ()
         self.found: list[HiddenState] = []
 
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -72,6 +73,7 @@ class _Recorder:
             named = named_arguments(module, args, kwargs)
             self.grid = tuple(stack.grid((), named))
             self.trailing = stack.trailing((), named)
+            self.starts = stack.starts((), named)
 
         return enter
 
@@ -79,8 +81,10 @@ class _Recorder:
         def see(module: nn.Module, args: Any, kwargs: Any) -> None:
             tokens = args[0] if args else kwargs["hidden_states"]
             # Flux's single blocks carry the text in front of the image, and a reference image behind it.
-            end = tokens.shape[1] - self.trailing
-            begin = end - math.prod(self.grid)
+            begin = tokens.shape[1] - self.trailing - math.prod(self.grid)
+            if self.starts and begin > 0:
+                begin = self.starts[-1]
+            end = begin + math.prod(self.grid)
             if self.step in self.steps and len(self.grid) == 2 and begin >= 0:
                 image = tokens[-1, begin:end].detach().float().cpu()
                 self.found.append(HiddenState(name, self.step, (self.grid[0], self.grid[1]), image))
