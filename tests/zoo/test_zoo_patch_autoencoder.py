@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from training.latents import fit_decoder, fit_encoder, resized
 
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
+from training.latents import fit_decoder, fit_encoder, resized
 
 
 def test_encode_gives_one_latent_pixel_per_patch_without_spread() -> None:

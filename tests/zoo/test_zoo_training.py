@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from training.courtesy import cores_used_by_others
 from training.data import caption_of, wanted_captions
 from training.distil import ddim_step, level_times, velocity_between

@@ -206,7 +206,7 @@ class AttentionHook:
         tokens = self._argument.read(args, kwargs)
         text = given_argument(self._names, args, kwargs, row.part.context_argument)
         # Some pass the same tokens once more, for keys.
-        others = tokens.shape[1] - row.given + (0 if text is None or text is tokens else text.shape[1])
+        others = tokens.shape[1] - row.called_with + (0 if text is None or text is tokens else text.shape[1])
         behind = others if row.part.text == "last" else row.trailing
         return others - behind, behind
 

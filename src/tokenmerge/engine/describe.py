@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
@@ -11,7 +12,7 @@ from tokenmerge.engine.compatibility import misfit
 from tokenmerge.engine.program import StackDescription
 from tokenmerge.engine.schedule import Policy
 from tokenmerge.errors import ConfigError, NothingMergedError
-from tokenmerge.models.base import Family, Stack, chosen_parts
+from tokenmerge.models.base import Block, Family, Part, Stack, chosen_parts
 from tokenmerge.models.check import problems_of
 
 
@@ -84,3 +85,14 @@ def _skipped(choice: int | tuple[int, int] | tuple[str, ...] | None, default: in
                 f"anything."
             )
     return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+def attention_of(block: Block, part: Part) -> nn.Module:
+    return block.module.get_submodule(part.attention_path)
+
+
+def modules_inside(block: Block, part: Part) -> Iterable[nn.Module]:
+    """Every module between where tokens enter a part and where they leave it, without the block itself."""
+    names = {part.module, part.leaves or part.module} if part.attention is None else {""}
+    held = [block.module.get_submodule(name) for name in names]
+    return (inner for module in held for inner in module.modules() if inner is not block.module)

@@ -100,7 +100,7 @@ class AttentionRow:
     group: Hashable
     layout: Layout
     trailing: int
-    given: int  # tokens of the grid that it is called with
+    given: int  # tokens of the grid that its queries are of
     reordered: bool  # merged steps have tokens in region order
     records: bool = False  # a full step whose answers are kept for calibration, inside
     subset: Tensor | None = None  # (K,) the tokens whose keys it reads, at a full step
@@ -112,6 +112,12 @@ class AttentionRow:
     moves_rotary: bool = False  # position embeddings are brought to the tokens that are left
     corrected: bool = False
     placement: Placement | None = None  # as in `SpanRow`, of masks, position embeddings, and sequences outside a span
+    merged_inside: bool = False  # tokens are merged inside the module, which is called with all of them
+
+    @property
+    def called_with(self) -> int:
+        """Tokens of the grid in what the module is called with."""
+        return self.layout.tokens if self.merged_inside else self.given
 
     @property
     def name(self) -> str:

@@ -293,6 +293,7 @@ class _Resolver:
             moves_rotary=block.rotary is not None and self.scope == "site" and not asks,
             corrected=self.corrected,
             placement=self.placement,
+            merged_inside=self.scope == "site" and bool(part.module) and part.attention == "",
         )
 
     @staticmethod

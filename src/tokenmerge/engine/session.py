@@ -25,7 +25,7 @@ from tokenmerge.engine.compatibility import (
     suited,
     takes_other_keys,
 )
-from tokenmerge.engine.describe import describe, policy_of, refuse_misfit
+from tokenmerge.engine.describe import attention_of, describe, modules_inside, policy_of, refuse_misfit
 from tokenmerge.engine.follow import Follower, RisingTime
 from tokenmerge.engine.hooks import PlacedHook
 from tokenmerge.engine.program import AttentionRow, Facts, SpanRow
@@ -35,7 +35,7 @@ from tokenmerge.engine.stack_run import StackRun
 from tokenmerge.engine.state import State
 from tokenmerge.errors import MergeRuntimeError, NothingMergedError, NothingMergedWarning
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, named_arguments
-from tokenmerge.models.base import Block, Call, Family, Part, chosen_parts
+from tokenmerge.models.base import Call, Family, chosen_parts
 from tokenmerge.ops.compiling import outside_compile
 
 # Of a call that is left out of the schedule.
@@ -257,13 +257,13 @@ class Session:
         cached = frozenset(
             block.path(part)
             for block, part in parts
-            if set(part.kinds) <= chosen and keeps_outputs(_inside(block, part))
+            if set(part.kinds) <= chosen and keeps_outputs(modules_inside(block, part))
         )
         subsets = self.config.thin_keys and self.config.whole_every and self.keep is None
         subset_keys = frozenset(
             block.path(part)
             for block, part in parts
-            if subsets and part.own_keys and takes_other_keys(_attention_of(block, part))
+            if subsets and part.own_keys and takes_other_keys(attention_of(block, part))
         )
         blocks = (block.module for stack in self.stacks for block in stack.stack.blocks)
         return cached, subset_keys, bool(cached) or keeps_outputs(blocks)
@@ -340,14 +340,3 @@ def session_of(model: nn.Module) -> Session | None:
         if isinstance(owner, Session):
             return owner
     return None
-
-
-def _attention_of(block: Block, part: Part) -> nn.Module:
-    return block.module.get_submodule(part.attention_path)
-
-
-def _inside(block: Block, part: Part) -> Iterable[nn.Module]:
-    """Every module between where tokens enter a part and where they leave it, without the block itself."""
-    names = part.module, part.attention or part.module, part.leaves or part.module
-    held = [block.module] if part.attention else [block.module.get_submodule(name) for name in dict.fromkeys(names)]
-    return (inner for module in held for inner in module.modules() if inner is not block.module)

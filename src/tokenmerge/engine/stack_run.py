@@ -286,7 +286,8 @@ class StackRun:
         path = part.attention_path
         # An attention that the part does not begin with takes its tokens first.
         own = TokenArgument(argument_names(block.module.get_submodule(path)))
-        argument = own if part.attention else token_argument(block, part)
+        begins = part if part.attention is None else None
+        argument = own if part.attention else token_argument(block, begins)
         attention = AttentionHook(self.session, argument)
         self._place(block.module, path, "before", attention.attend)
         if row.records or row.reads or row.asks or part.mask == "inside":

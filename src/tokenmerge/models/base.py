@@ -27,7 +27,9 @@ class Part:
     module: str  # tokens are merged at this module's input; "" is the block itself
     leaves: str = ""  # and unmerged at the output of this one; the same module if empty
     enters_at: Literal["input", "output"] = "input"  # "output": merged as they come out of `module`
-    attention: str = ""  # the attention module inside, if it is not `module` itself
+    # The module that attention takes its mask and position embeddings from, if it is not `module` itself. "" is the
+    # block: some call attention as a function.
+    attention: str | None = None
     # Takes keys and values for its tokens from `context_argument`, if given. If it makes them of the tokens its queries
     # are of instead, PyTorch's own attention inside it can be made to read fewer.
     own_keys: bool = False
@@ -51,7 +53,7 @@ class Part:
 
     @property
     def attention_path(self) -> str:
-        return self.attention or self.module
+        return self.module if self.attention is None else self.attention
 
 
 @dataclass(frozen=True)

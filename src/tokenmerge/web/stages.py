@@ -83,7 +83,7 @@ def _parts(model: nn.Module) -> list[tuple[str, nn.Module]]:
         for block in stack.blocks:
             for part in block.parts:
                 if "mlp" not in part.kinds:
-                    found[block.module.get_submodule(part.attention or part.module)] = "attention"
+                    found[block.module.get_submodule(part.attention_path)] = "attention"
                 elif part.kinds == ("mlp",):
                     found[block.module.get_submodule(part.module)] = "MLP"
     return [(name, module) for module, name in found.items()]

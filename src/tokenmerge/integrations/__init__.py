@@ -1,0 +1,1 @@
+"""What other hosts need to use tokenmerge."""

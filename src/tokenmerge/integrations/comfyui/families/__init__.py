@@ -1,0 +1,16 @@
+"""The families of ComfyUI's own modules, one small file each."""
+
+from __future__ import annotations
+
+from tokenmerge.integrations.comfyui.families.flux import ComfyFluxFamily
+from tokenmerge.integrations.comfyui.families.unet import ComfyUNetFamily
+from tokenmerge.models import FAMILIES, register_family
+
+COMFYUI_FAMILIES = (ComfyUNetFamily(), ComfyFluxFamily())
+
+
+def register_families() -> None:
+    """Make tokenmerge know ComfyUI's modules. Twice does no harm."""
+    for family in COMFYUI_FAMILIES:
+        if family not in FAMILIES:
+            register_family(family)

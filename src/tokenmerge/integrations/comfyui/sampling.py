@@ -1,0 +1,117 @@
+"""One sampling run in ComfyUI: merging is attached when the sampler begins and detached when it ends, however it ends.
+
+A clone of a model shares its modules with the model it came from, so nothing may stay on them between two runs. The
+sampler's own wrapper is the place to attach: by then ComfyUI has loaded the model, and other nodes have replaced in it
+what they replace. Each call carries its run in `transformer_options`; a call that does not runs on all tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.session import Session, session_of
+from tokenmerge.errors import AlreadyAppliedError, ConfigError
+from tokenmerge.models import family_of
+
+KEY = "tokenmerge"  # of our wrapper, and of our entry in transformer_options
+
+
+class Merging:
+    """What one node asks for, and what its newest run did.
+
+    Args:
+        config: The method and its options.
+        keep: (H, W) mask of what stays unmerged, or None.
+        start, end: The part of the sampling in which tokens are merged, from 0 to 1.
+    """
+
+    def __init__(self, config: MergeConfig, keep: Tensor | None = None, start: float = 0.0, end: float = 1.0) -> None:
+        if not 0 <= start < end <= 1:
+            raise ConfigError(
+                f"start_percent is {start} and end_percent is {end}: tokens are merged between them, so start_percent "
+                f"must be the smaller one, and both lie between 0 and 1."
+            )
+        self.config = config
+        self.keep = keep
+        self.start, self.end = start, end
+        self.last: Session | None = None  # of the newest run
+        self.steps = 1  # of that run
+
+    def on(self, model: Any) -> Any:
+        """A clone of a ModelPatcher that merges so. Of several nodes in a row the last one counts."""
+        from comfy.patcher_extension import WrappersMP
+
+        self._session(model.model.diffusion_model)  # wrong settings are refused here, on the node
+        clone = model.clone()
+        clone.remove_wrappers_with_key(WrappersMP.SAMPLER_SAMPLE, KEY)
+        clone.add_wrapper_with_key(WrappersMP.SAMPLER_SAMPLE, KEY, self.sample)
+        clone.model_options["transformer_options"][KEY] = self
+        return clone
+
+    def sample(self, executor: Any, guider: Any, sigmas: Tensor, extra_args: Any, *args: Any, **kwargs: Any) -> Any:
+        """ComfyUI's SAMPLER_SAMPLE wrapper."""
+        base = guider.model_patcher.model
+        session = self.last = self._session(base.diffusion_model)
+        self.steps = max(1, len(sigmas) - 1)
+        options = extra_args["model_options"].setdefault("transformer_options", {})
+        options[KEY] = Run.of(self, base.model_sampling, sigmas)
+        with _attached(session):
+            return executor(guider, sigmas, extra_args, *args, **kwargs)
+
+    def _session(self, model: nn.Module) -> Session:
+        return Session(model, family_of(model), self.config, self.keep)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a call needs to know about the run it belongs to."""
+
+    start: float  # sigmas between which tokens are merged
+    end: float
+    by_sigma: bool  # the model takes log(sigma) for its time, which is no measure of the noise that is left
+
+    @classmethod
+    def of(cls, merging: Merging, model_sampling: Any, sigmas: Tensor) -> Run:
+        start, end = (float(model_sampling.percent_to_sigma(share)) for share in (merging.start, merging.end))
+        times = model_sampling.timestep(sigmas[:-1])  # the last one is the finished image's
+        return cls(start, end, by_sigma=bool((times < 0).any()))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the sampling is merged, so that no sigma has to be read."""
+        return self.end <= 0 and self.start > 1e8
+
+    def covers(self, sigma: float | None) -> bool:
+        return sigma is None or self.end < sigma <= self.start
+
+
+def run_of(options: Mapping[str, Any]) -> Run | None:
+    """The run that a call belongs to; None for one that is not to be merged."""
+    run = options.get(KEY)
+    return run if isinstance(run, Run) else None
+
+
+def merging_of(model: Any) -> Merging | None:
+    """What the last node before a ModelPatcher asks for."""
+    merging = model.model_options.get("transformer_options", {}).get(KEY)
+    return merging if isinstance(merging, Merging) else None
+
+
+@contextmanager
+def _attached(session: Session) -> Iterator[None]:
+    if session_of(session.model) is not None:
+        raise AlreadyAppliedError(
+            f"{type(session.model).__name__} is being sampled with merged tokens already, and a second sampler was "
+            f"started inside the first: take Token Merge out of one of them."
+        )
+    session.attach()
+    try:
+        yield
+    finally:
+        session.detach()

@@ -1,0 +1,140 @@
+"""Small random models in ComfyUI's own classes, as ModelPatchers, and what they are sampled with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import comfy.latent_formats
+import comfy.model_base
+import comfy.model_management
+import comfy.model_patcher
+import comfy.ops
+import comfy.sample
+import comfy.sd
+import comfy.supported_models
+import torch
+from comfy.ldm.flux.model import Flux
+from torch import Tensor, nn
+
+TEXT = 7  # tokens
+WIDTH = 32  # of the text's embeddings
+FLUX: dict[str, Any] = {
+    "in_channels": 16,
+    "out_channels": 16,
+    "patch_size": 2,
+    "vec_in_dim": WIDTH,
+    "context_in_dim": WIDTH,
+    "hidden_size": 128,
+    "mlp_ratio": 4.0,
+    "num_heads": 1,
+    "depth": 2,
+    "depth_single_blocks": 3,
+    "axes_dim": [16, 56, 56],
+    "theta": 10000,
+    "qkv_bias": True,
+    "guidance_embed": True,
+    "txt_ids_dims": [],
+}
+# As SDXL: nothing on the finest level, deeper transformers further down, Linear projections, a pooled text.
+SDXL: dict[str, Any] = {
+    "image_size": 32,
+    "in_channels": 4,
+    "out_channels": 4,
+    "model_channels": 32,
+    "channel_mult": [1, 2, 2],
+    "num_res_blocks": [1, 1, 1],
+    "transformer_depth": [0, 1, 2],
+    "transformer_depth_output": [0, 0, 1, 1, 2, 2],
+    "transformer_depth_middle": 2,
+    "context_dim": WIDTH,
+    "num_heads": -1,
+    "num_head_channels": 32,
+    "use_spatial_transformer": True,
+    "use_linear_in_transformer": True,
+    "legacy": False,
+    "num_classes": "sequential",
+    "adm_in_channels": 64 + 6 * 256,
+}
+# As SD 1.5: a transformer on every level, convolutions for projections.
+SD15: dict[str, Any] = {
+    **SDXL,
+    "transformer_depth": [1, 1, 0],
+    "transformer_depth_output": [1, 1, 1, 1, 0, 0],
+    "transformer_depth_middle": 1,
+    "use_linear_in_transformer": False,
+    "num_classes": None,
+    "adm_in_channels": None,
+}
+
+
+def randomised(model: nn.Module) -> nn.Module:
+    """Weights that let every part of a model matter."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(generator=generator)
+            weight.mul_(weight[0].numel() ** -0.5) if weight.dim() > 1 else weight.mul_(0.1).add_(1)
+    return model
+
+
+def flux_weights(**changes: Any) -> dict[str, Tensor]:
+    model = Flux(**{**FLUX, **changes}, operations=comfy.ops.disable_weight_init, dtype=torch.float32)
+    return dict(randomised(model).state_dict())
+
+
+def flux(**changes: Any) -> Any:
+    """Loaded as a user's file is: ComfyUI recognises it by its weights."""
+    return comfy.sd.load_diffusion_model_state_dict(flux_weights(**changes))
+
+
+def unet(config: dict[str, Any]) -> Any:
+    kind = comfy.supported_models.SDXL if config["adm_in_channels"] else comfy.supported_models.SD15
+    settings = kind({**config, "dtype": torch.float32})
+    settings.unet_config = {**config, "dtype": torch.float32}
+    base = comfy.model_base.SDXL if config["adm_in_channels"] else comfy.model_base.BaseModel
+    return patcher(base(settings))
+
+
+def patcher(model: Any) -> Any:
+    randomised(model.diffusion_model)
+    device = comfy.model_management.get_torch_device()
+    return comfy.model_patcher.ModelPatcher(model.eval(), load_device=device, offload_device=torch.device("cpu"))
+
+
+def sdxl() -> Any:
+    return unet(SDXL)
+
+
+def sd15() -> Any:
+    return unet(SD15)
+
+
+def text(seed: int, **extras: Any) -> Any:
+    """A conditioning, as CLIPTextEncode makes it."""
+    generator = torch.Generator().manual_seed(seed)
+    pooled = torch.randn(1, 64, generator=generator)[:, : extras.pop("pooled", 64)]
+    return [[torch.randn(1, TEXT, WIDTH, generator=generator), {"pooled_output": pooled, **extras}]]
+
+
+def latent(model: Any, size: tuple[int, int], batch: int = 1) -> Tensor:
+    return torch.zeros(batch, model.model.latent_format.latent_channels, *size)
+
+
+def sample(
+    model: Any,
+    size: tuple[int, int] = (32, 48),
+    batch: int = 1,
+    steps: int = 4,
+    cfg: float = 1.0,
+    sampler: str = "euler",
+    positive: Any = None,
+    **others: Any,
+) -> Tensor:
+    """Latents as KSampler makes them."""
+    image = latent(model, size, batch)
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(5))
+    positive, negative = positive or text(1), text(2)
+    result: Tensor = comfy.sample.sample(
+        model, noise, steps, cfg, sampler, "simple", positive, negative, image, seed=5, disable_pbar=True, **others
+    )
+    return result
