@@ -118,12 +118,12 @@ def test_a_broken_sample_leaves_the_others_alone(tiny: TinyModel, scope: Any) ->
     if scope not in tiny.scopes:
         pytest.skip(f"{tiny} merges parts only")
     model, grid = made(tiny.build), tiny.grid(8, 8)
-    first = "sample" if "sample" in tiny.inputs([1], grid) else "hidden_states"
+    first = next(name for name in ("sample", "hidden_states", "x") if name in tiny.inputs([1], grid))
     with tm.merged(model, dataclasses.replace(tm.ToMA(ratio=0.75, tile=(2, 2), selector="grid", **TINY), scope=scope)):
-        whole = call(model, tiny.inputs([1, 2], grid))
+        whole = tiny.run(model, tiny.inputs([1, 2], grid))
         inputs = tiny.inputs([1, 2], grid)
-        inputs[first][0] = math.nan
-        broken = call(model, inputs)
+        inputs[first][0] = inputs[first][0] * math.nan
+        broken = tiny.run(model, inputs)
     assert broken[0].isnan().all()
     torch.testing.assert_close(broken[1], whole[1], rtol=1e-5, atol=1e-5)
 
@@ -142,7 +142,7 @@ def test_one_token_is_an_error(tiny: TinyModel, config: tm.MergeConfig) -> None:
 def test_a_call_without_samples_is_an_error(tiny: TinyModel) -> None:
     model, grid = made(tiny.build), tiny.grid(8, 8)
     inputs = {
-        name: value[:0] if isinstance(value, Tensor) and value.dim() else value
+        name: value[:0] if isinstance(value, list) or (isinstance(value, Tensor) and value.dim()) else value
         for name, value in tiny.inputs([1], grid).items()
     }
     config = tm.ToMA(ratio=0.75, tile=(2, 2), **TINY)

@@ -73,7 +73,8 @@ class AttentionHook:
             name = row.block.rotary.attention_argument or row.block.rotary.argument
             args, kwargs = with_moved(names, args, kwargs, name, self.group, "rotary", partial(self._moved, row))
         # A mask over text alone stays: the attention itself goes on to the image.
-        given = None if row.part.text_mask else given_argument(names, args, kwargs, row.part.mask_argument)
+        of_text = row.part.text_mask or "self" not in row.part.kinds
+        given = None if of_text else given_argument(names, args, kwargs, row.part.mask_argument)
         mask = self._mask(row, given, args, kwargs)
         read = self._read(row, args, kwargs)
         asked = self._asked(row, args, kwargs)

@@ -249,7 +249,7 @@ class _Resolver:
 
     def _attentions(self, merged: list[tuple[Block, Part]]) -> Iterator[AttentionRow]:
         for block, part in merged:
-            if "self" not in part.kinds:
+            if "self" not in part.kinds and not part.rotary:
                 continue
             row = self._recording(block, part) if self.kind is Kind.CALIBRATE else self._merged_row(block, part)
             if row is not None and (self.kind is Kind.CALIBRATE or self._is_needed(row, self._wraps)):

@@ -38,6 +38,7 @@ class Span:
         self._entered: tuple[Tensor, Tensor | None] | None = None  # tokens of the grid, as they came and merged
         self._image: Tensor | None = None  # (B, C, H, W) what a transformer was given
         self._has_merged = False  # and its tokens were merged since
+        self.begin_call()
 
     def hand(self, row: SpanRow | None, group: Group, memories: dict[int, Memory]) -> None:
         """Take over what this call is to do."""
@@ -152,7 +153,7 @@ class Span:
     def enter_argument(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         """The tokens are the module's first argument."""
         row = self.row
-        if row is None:
+        if row is None or self._is_on_text():
             return None
         tokens = self._tokens(self._argument, self._argument.given(args, kwargs))
         self._check(tokens)
@@ -164,6 +165,19 @@ class Span:
             context = tokens if keys is None else keys.merge(tokens)
             args, kwargs = with_argument(self._argument.names, args, kwargs, row.part.context_argument, context)
         return self._argument.write(args, kwargs, self.enter(tokens), row.layout.grid)
+
+    def _is_on_text(self) -> bool:
+        """Whether a module that a block calls more than once is called for something else than the image now."""
+        assert self.row is not None
+        if self.row.part is None or self.row.part.calls == 1:
+            return False
+        self._on_text = self._calls % self.row.part.calls > 0
+        self._calls += 1
+        return self._on_text
+
+    def begin_call(self) -> None:
+        """Count from the beginning, whatever an interrupt has left."""
+        self._calls, self._on_text = 0, False
 
     def enter_output(self, module: nn.Module, args: Args, output: Any) -> Any:
         """The tokens are the module's output."""
@@ -181,7 +195,7 @@ class Span:
     def exit_output(self, module: nn.Module, args: Args, output: Any) -> Any:
         """The tokens are the module's output."""
         row = self.row
-        if row is None or not row.ends:
+        if row is None or not row.ends or self._on_text:
             return None
         positions = (row.last.output,) if row.part is None else row.part.outputs
 

@@ -88,6 +88,8 @@ class StackRun:
     def begin_call(self, kind: Kind) -> None:
         """Get ready for a call of this kind, on the grid of the last one. `enter_owner` sees if it is another."""
         self.kind = kind
+        for span in self._spans.values():
+            span.begin_call()
         if self.call is not None and not self._is_handed(self.call):
             self._hand()
 

@@ -9,11 +9,20 @@ from torch import nn
 from tokenmerge.errors import UnsupportedModelError
 from tokenmerge.models.auraflow import AuraFlowFamily
 from tokenmerge.models.base import Family, is_a
+from tokenmerge.models.bria import BriaFamily, BriaFiboFamily
+from tokenmerge.models.chroma import ChromaFamily
+from tokenmerge.models.cogview import CogView3PlusFamily, CogView4Family
+from tokenmerge.models.dit import DiTFamily
 from tokenmerge.models.flux import FluxFamily
 from tokenmerge.models.flux2 import Flux2Family
+from tokenmerge.models.glm_image import GlmImageFamily
+from tokenmerge.models.hunyuan_dit import HunyuanDiTFamily
+from tokenmerge.models.hunyuan_image import HunyuanImageFamily
 from tokenmerge.models.hunyuan_video import HunyuanVideoFamily
+from tokenmerge.models.longcat_image import LongCatImageFamily
 from tokenmerge.models.ltx import LTXFamily
 from tokenmerge.models.lumina2 import Lumina2Family
+from tokenmerge.models.ovis_image import OvisImageFamily
 from tokenmerge.models.pixart import PixArtFamily
 from tokenmerge.models.qwen_image import QwenImageFamily
 from tokenmerge.models.sana import SanaFamily
@@ -36,6 +45,17 @@ FAMILIES: list[Family] = [
     HunyuanVideoFamily(),
     ZImageFamily(),
     Lumina2Family(),
+    BriaFamily(),
+    BriaFiboFamily(),
+    ChromaFamily(),
+    CogView3PlusFamily(),
+    CogView4Family(),
+    DiTFamily(),
+    GlmImageFamily(),
+    HunyuanDiTFamily(),
+    HunyuanImageFamily(),
+    LongCatImageFamily(),
+    OvisImageFamily(),
 ]
 
 # Models that people ask for and that do not fit: class name -> (name, reason).

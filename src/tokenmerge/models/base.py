@@ -43,6 +43,8 @@ class Part:
     # Where text stands in a sequence that holds both: "none" says that it never does.
     text: Literal["none", "first", "last"] = "none"
     outputs: tuple[int, ...] = (0,)  # which items hold tokens, if the module returns a tuple
+    calls: int = 1  # how often a block calls `module`: the first call is on the image's tokens, others are on text
+    rotary: bool = False  # cross-attention that turns its queries by the block's position embeddings
     argument: str = ""  # `module`'s argument that holds the tokens; the first if empty
     channels_first: bool = False  # `module` takes and returns (B, C, H, W), and (B, C, M, 1) as well
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tokenmerge.models.arguments import argument_names
 from tokenmerge.models.base import (
-    Block,
     Call,
     Family,
     Part,
@@ -18,70 +18,14 @@ from tokenmerge.models.base import (
     cos_sin_at,
     new_like,
     signature_of,
-    timestep_value,
 )
+from tokenmerge.models.builders import blocks_of
 from tokenmerge.models.position_ids import grid_of_ids, image_ids
 
 # The paper leaves the first 10 of Flux's 57 blocks alone; a model with fewer blocks has as large a share of them.
 SKIPPED, OF_BLOCKS = 10, 57
 
 ROTARY = Rotary("image_rotary_emb", cos_sin_at)
-
-
-class FluxFamily(Family):
-    """Double blocks, then single blocks, on one grid and so in one stack. Text and references are never merged."""
-
-    name = "Flux.1 (dev, schnell, Fill, Kontext)"
-    class_name = "FluxTransformer2DModel"
-    positions = ("img_ids", "txt_ids")
-
-    def default_skip(self, blocks: int) -> int:
-        return round(blocks * SKIPPED / OF_BLOCKS)
-
-    def stacks(self, model: nn.Module) -> list[Stack]:
-        double = [
-            Block(f"transformer_blocks.{index}", module, DOUBLE_PARTS, output=1, rotary=ROTARY)
-            for index, module in enumerate(model.transformer_blocks)  # type: ignore[arg-type]
-        ]
-        single = [
-            Block(f"single_transformer_blocks.{index}", module, SINGLE_PARTS, output=1, rotary=ROTARY)
-            for index, module in enumerate(model.single_transformer_blocks)  # type: ignore[arg-type]
-        ]
-        return [Stack("blocks", "blocks", model, _grid, (*double, *single), trailing=_references)]
-
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = kwargs["hidden_states"]
-        controls = (
-            kwargs.get("controlnet_block_samples"),
-            kwargs.get("controlnet_single_block_samples"),
-        )
-        return Call(
-            timestep=timestep_value(kwargs.get("timestep")),
-            signature=(signature_of(hidden), _grid(args, kwargs)),
-            interleaved=any(control is not None for control in controls),
-        )
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        new = new_like(model)
-        # 16 pixels a side make a token: 8 by the VAE, 2 by packing. 512 is the length of a prompt for T5.
-        rows, columns = size[0] // 16, size[1] // 16
-        inputs: dict[str, Any] = {
-            "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
-            "encoder_hidden_states": torch.randn(batch, 512, config.joint_attention_dim, **new),
-            "pooled_projections": torch.randn(batch, config.pooled_projection_dim, **new),
-            "timestep": torch.full((batch,), 0.5, **new),
-            "img_ids": with_values(image_ids(rows, columns, 3), new["device"]),
-            "txt_ids": with_values(torch.zeros(512, 3), new["device"]),
-        }
-        if config.guidance_embeds:
-            inputs["guidance"] = torch.full((batch,), 3.5, **new)
-        return inputs
-
-
-def with_values(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Ids on the model's device, unless that is "meta", where they would lose their values."""
-    return ids if device.type == "meta" else ids.to(device)
 
 
 DOUBLE_PARTS = (
@@ -95,6 +39,64 @@ SINGLE_PARTS = (
     Part(("self",), "attn", mask="4d", text="first"),
     Part(("mlp",), "proj_mlp", "act_mlp", text="first"),
 )
+
+
+class FluxFamily(Family):
+    """Double blocks, then single blocks, on one grid and so in one stack. Text and references are never merged.
+
+    Models made after it differ in the class attributes, and in what else they are called with.
+    """
+
+    name = "Flux.1 (dev, schnell, Fill, Kontext)"
+    class_name = "FluxTransformer2DModel"
+    positions = ("img_ids", "txt_ids")
+    double_parts: tuple[Part, ...] = DOUBLE_PARTS
+    single_parts: tuple[Part, ...] = SINGLE_PARTS
+    single_output: int | None = 1  # None: single blocks take and return text and image in one sequence
+    axes = 3  # of position ids
+    guidance = 3.5
+
+    def default_skip(self, blocks: int) -> int:
+        return round(blocks * SKIPPED / OF_BLOCKS)
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        double = blocks_of(model, "transformer_blocks", self.double_parts, 1, ROTARY)
+        single = blocks_of(model, "single_transformer_blocks", self.single_parts, self.single_output, ROTARY)
+        return [Stack("blocks", "blocks", model, _grid, (*double, *single), trailing=_references)]
+
+    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        controls = (
+            kwargs.get("controlnet_block_samples"),
+            kwargs.get("controlnet_single_block_samples"),
+        )
+        return Call(
+            timestep=self.timestep_of(kwargs),
+            signature=(signature_of(kwargs["hidden_states"]), _grid(args, kwargs)),
+            interleaved=any(control is not None for control in controls),
+        )
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        config: Any = model.config
+        new = new_like(model)
+        # 16 pixels a side make a token: 8 by the VAE, 2 by packing. 512 is the length of a prompt for T5.
+        rows, columns = size[0] // 16, size[1] // 16
+        inputs: dict[str, Any] = {
+            "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
+            "encoder_hidden_states": torch.randn(batch, 512, config.joint_attention_dim, **new),
+            "timestep": torch.full((batch,), 0.5, **new),
+            "img_ids": with_values(image_ids(rows, columns, self.axes), new["device"]),
+            "txt_ids": with_values(torch.zeros(512, self.axes), new["device"]),
+        }
+        if "pooled_projections" in argument_names(model) and config.pooled_projection_dim:
+            inputs["pooled_projections"] = torch.randn(batch, config.pooled_projection_dim, **new)
+        if config.get("guidance_embeds"):
+            inputs["guidance"] = torch.full((batch,), self.guidance, **new)
+        return inputs
+
+
+def with_values(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Ids on the model's device, unless that is "meta", where they would lose their values."""
+    return ids if device.type == "meta" else ids.to(device)
 
 
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:

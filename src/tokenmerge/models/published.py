@@ -15,9 +15,10 @@ from torch import nn
 from tokenmerge.errors import ConfigError, UnsupportedModelError
 from tokenmerge.models.architecture import Architecture
 from tokenmerge.models.published_images import IMAGE_MODELS
+from tokenmerge.models.published_unets import UNETS
 from tokenmerge.models.published_videos import VIDEO_MODELS
 
-ARCHITECTURES: dict[str, Architecture] = {**IMAGE_MODELS, **VIDEO_MODELS}
+ARCHITECTURES: dict[str, Architecture] = {**UNETS, **IMAGE_MODELS, **VIDEO_MODELS}
 
 
 def architecture(name: str) -> Architecture:
@@ -79,7 +80,8 @@ def build_from_config(
         finally:
             torch.set_default_dtype(default)
     # Tables that diffusers computes with numpy are made on the CPU, whatever the device.
-    return model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    # Past diffusers' own `to`, which warns about weights it would keep in float32 even where there are none.
+    return nn.Module.to(model, device=device, dtype=dtype).eval().requires_grad_(False)
 
 
 def _depth(name: str, known: Architecture, blocks: Sequence[int]) -> dict[str, Any]:

@@ -1,14 +1,9 @@
-"""Published configurations of image models."""
+"""Published configurations of image transformers. What is not said is as diffusers makes it by default."""
 
 from __future__ import annotations
 
 from tokenmerge.models.architecture import Architecture
 
-ALL_CROSS_ATTENTION = {
-    "down_block_types": ("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
-    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
-    "block_out_channels": (320, 640, 1280, 1280),
-}
 SD3_SHARED = {
     "sample_size": 128,
     "patch_size": 2,
@@ -43,87 +38,31 @@ FLUX_SHARED = {
     "axes_dims_rope": (16, 56, 56),
 }
 
+KLEIN = {"guidance_embeds": False}
+# The entries by which blocks can be cut.
+LAYERS, FLUX = ("num_layers",), ("num_layers", "num_single_layers")
+
 IMAGE_MODELS: dict[str, Architecture] = {
-    "sd15": Architecture(
-        "Stable Diffusion 1.5",
-        "UNet2DConditionModel",
-        512,
-        {
-            **ALL_CROSS_ATTENTION,
-            "sample_size": 64,
-            "cross_attention_dim": 768,
-            "attention_head_dim": 8,
-        },
-    ),
-    "sd21": Architecture(
-        "Stable Diffusion 2.1",
-        "UNet2DConditionModel",
-        768,
-        {
-            **ALL_CROSS_ATTENTION,
-            "sample_size": 96,
-            "cross_attention_dim": 1024,
-            "attention_head_dim": (5, 10, 20, 20),
-            "use_linear_projection": True,
-            "upcast_attention": True,
-        },
-    ),
-    "sdxl": Architecture(
-        "Stable Diffusion XL base",
-        "UNet2DConditionModel",
-        1024,
-        {
-            "sample_size": 128,
-            "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-            "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-            "block_out_channels": (320, 640, 1280),
-            "transformer_layers_per_block": (1, 2, 10),
-            "cross_attention_dim": 2048,
-            "attention_head_dim": (5, 10, 20),
-            "use_linear_projection": True,
-            "addition_embed_type": "text_time",
-            "addition_time_embed_dim": 256,
-            "projection_class_embeddings_input_dim": 2816,
-        },
-    ),
-    "sdxl-refiner": Architecture(
-        "Stable Diffusion XL refiner",
-        "UNet2DConditionModel",
-        1024,
-        {
-            "sample_size": 128,
-            "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
-            "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-            "block_out_channels": (384, 768, 1536, 1536),
-            "transformer_layers_per_block": 4,
-            "cross_attention_dim": 1280,
-            "attention_head_dim": (6, 12, 24, 24),
-            "use_linear_projection": True,
-            "addition_embed_type": "text_time",
-            "addition_time_embed_dim": 256,
-            "projection_class_embeddings_input_dim": 2560,
-        },
-    ),
     "pixart": Architecture(
         "PixArt-alpha, 1024 px",
         "PixArtTransformer2DModel",
         1024,
         {**PIXART_SHARED, "use_additional_conditions": True},
-        ("num_layers",),
+        LAYERS,
     ),
     "pixart-sigma": Architecture(
         "PixArt-Sigma, 1024 px",
         "PixArtTransformer2DModel",
         1024,
         {**PIXART_SHARED, "use_additional_conditions": False},
-        ("num_layers",),
+        LAYERS,
     ),
     "sd3-medium": Architecture(
         "Stable Diffusion 3 medium",
         "SD3Transformer2DModel",
         1024,
         {**SD3_SHARED, "num_layers": 24, "num_attention_heads": 24, "caption_projection_dim": 1536},
-        ("num_layers",),
+        LAYERS,
     ),
     "sd35-medium": Architecture(
         "Stable Diffusion 3.5 medium",
@@ -138,7 +77,7 @@ IMAGE_MODELS: dict[str, Architecture] = {
             "dual_attention_layers": tuple(range(13)),
             "pos_embed_max_size": 384,
         },
-        ("num_layers",),
+        LAYERS,
     ),
     "sd35-large": Architecture(
         "Stable Diffusion 3.5 large",
@@ -151,20 +90,126 @@ IMAGE_MODELS: dict[str, Architecture] = {
             "caption_projection_dim": 2432,
             "qk_norm": "rms_norm",
         },
-        ("num_layers",),
+        LAYERS,
     ),
     "flux": Architecture(
         "Flux.1 dev",
         "FluxTransformer2DModel",
         1024,
         {**FLUX_SHARED, "guidance_embeds": True},
-        ("num_layers", "num_single_layers"),
+        FLUX,
     ),
     "flux-schnell": Architecture(
         "Flux.1 schnell",
         "FluxTransformer2DModel",
         1024,
         {**FLUX_SHARED, "guidance_embeds": False},
-        ("num_layers", "num_single_layers"),
+        FLUX,
+    ),
+    "flux2": Architecture(
+        "Flux.2 dev", "Flux2Transformer2DModel", 1024, {"num_layers": 8, "num_single_layers": 48}, FLUX
+    ),
+    "flux2-klein-4b": Architecture(
+        "Flux.2 Klein 4B",
+        "Flux2Transformer2DModel",
+        1024,
+        {**KLEIN, "num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680},
+        FLUX,
+    ),
+    "flux2-klein-9b": Architecture(
+        "Flux.2 Klein 9B",
+        "Flux2Transformer2DModel",
+        1024,
+        {**KLEIN, "num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288},
+        FLUX,
+    ),
+    "qwen-image": Architecture(
+        "Qwen-Image", "QwenImageTransformer2DModel", 1328, {"num_layers": 60, "out_channels": 16}, LAYERS
+    ),
+    "qwen-image-edit": Architecture(
+        "Qwen-Image-Edit", "QwenImageTransformer2DModel", 1024, {"num_layers": 60, "out_channels": 16}, LAYERS
+    ),
+    "sana": Architecture("Sana 1.6B", "SanaTransformer2DModel", 1024, {"num_layers": 20}, LAYERS),
+    "auraflow": Architecture(
+        "AuraFlow 0.3",
+        "AuraFlowTransformer2DModel",
+        1024,
+        {"num_mmdit_layers": 4, "num_single_dit_layers": 32, "pos_embed_max_size": 9216},
+        ("num_mmdit_layers", "num_single_dit_layers"),
+    ),
+    "z-image": Architecture("Z-Image", "ZImageTransformer2DModel", 1024, {"n_layers": 30}, ("n_layers",)),
+    "z-image-turbo": Architecture("Z-Image Turbo", "ZImageTransformer2DModel", 1024, {"n_layers": 30}, ("n_layers",)),
+    "lumina2": Architecture(
+        "Lumina-Image 2.0", "Lumina2Transformer2DModel", 1024, {"num_layers": 26, "cap_feat_dim": 2304}, LAYERS
+    ),
+    "chroma": Architecture(
+        "Chroma1 HD", "ChromaTransformer2DModel", 1024, {"num_layers": 19, "num_single_layers": 38}, FLUX
+    ),
+    "ovis-image": Architecture(
+        "Ovis-Image 7B", "OvisImageTransformer2DModel", 1024, {"num_layers": 6, "num_single_layers": 27}, FLUX
+    ),
+    "longcat-image": Architecture(
+        "LongCat-Image", "LongCatImageTransformer2DModel", 1024, {"num_layers": 10, "num_single_layers": 20}, FLUX
+    ),
+    # Bria's own sizes are not published without an agreement: diffusers' defaults.
+    "bria": Architecture(
+        "Bria, of diffusers' default size",
+        "BriaTransformer2DModel",
+        1024,
+        {"num_layers": 19, "num_single_layers": 38},
+        FLUX,
+    ),
+    "bria-fibo": Architecture(
+        "Bria Fibo",
+        "BriaFiboTransformer2DModel",
+        1024,
+        {"num_layers": 8, "num_single_layers": 38, "in_channels": 48},
+        FLUX,
+    ),
+    "cogview3-plus": Architecture(
+        "CogView 3 Plus 3B", "CogView3PlusTransformer2DModel", 1024, {"num_layers": 30}, LAYERS
+    ),
+    "cogview4": Architecture(
+        "CogView 4 6B",
+        "CogView4Transformer2DModel",
+        1024,
+        {"num_layers": 28, "num_attention_heads": 32, "attention_head_dim": 128},
+        LAYERS,
+    ),
+    "glm-image": Architecture(
+        "GLM-Image",
+        "GlmImageTransformer2DModel",
+        1024,
+        {"num_layers": 30, "num_attention_heads": 32, "attention_head_dim": 128},
+        LAYERS,
+    ),
+    "hunyuan-image": Architecture(
+        "HunyuanImage 2.1",
+        "HunyuanImageTransformer2DModel",
+        2048,
+        {"num_layers": 20, "num_single_layers": 40, "text_embed_2_dim": 1472},
+        FLUX,
+    ),
+    "hunyuan-dit": Architecture(
+        "HunyuanDiT 1.2",
+        "HunyuanDiT2DModel",
+        1024,
+        {
+            "in_channels": 4,
+            "patch_size": 2,
+            "sample_size": 128,
+            "hidden_size": 1408,
+            "num_layers": 40,
+            "mlp_ratio": 4.3637,
+            "use_style_cond_and_image_meta_size": False,
+        },
+        LAYERS,
+    ),
+    "dit": Architecture(
+        "DiT-XL/2, 512 px",
+        "DiTTransformer2DModel",
+        512,
+        {"num_layers": 28, "sample_size": 64, "out_channels": 8},
+        LAYERS,
     ),
 }

@@ -1,4 +1,4 @@
-"""Stable Diffusion 1.x, 2.x, SDXL and its refiner: `UNet2DConditionModel`."""
+"""Stable Diffusion 1.x, 2.x, SDXL and its refiner, and Kolors: `UNet2DConditionModel`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenmerge.models.base import Block, Call, Family, Part, Stack, is_a, signa
 class UNetFamily(Family):
     """Every `Transformer2DModel` in the UNet is a stack; its input still has height and width."""
 
-    name = "Stable Diffusion UNet (1.x, 2.x, SDXL)"
+    name = "Stable Diffusion UNet (1.x, 2.x, SDXL, Kolors)"
     class_name = "UNet2DConditionModel"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
@@ -50,11 +50,13 @@ class UNetFamily(Family):
         config: Any = model.config
         like = next(model.parameters())
         new: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
-        # 8 is how far every Stable Diffusion VAE shrinks an image; 77 is CLIP's sequence length.
+        # Kolors has its text projected, and reads 256 tokens of it; 77 is CLIP's sequence length.
+        projected = config.encoder_hid_dim_type == "text_proj"
+        text = (256, config.encoder_hid_dim) if projected else (77, _widest(config.cross_attention_dim))
         inputs: dict[str, Any] = {
             "sample": torch.randn(batch, config.in_channels, size[0] // 8, size[1] // 8, **new),
             "timestep": torch.full((), 500.0, device=like.device),
-            "encoder_hidden_states": torch.randn(batch, 77, _widest(config.cross_attention_dim), **new),
+            "encoder_hidden_states": torch.randn(batch, *text, **new),
         }
         if config.addition_embed_type == "text_time":
             # Six numbers describe the picture's size; the rest of the projection's input is the pooled text.

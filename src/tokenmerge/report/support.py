@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 
-import torch
 from torch import nn
 
 from tokenmerge.config.base import MergeConfig
@@ -17,6 +16,7 @@ from tokenmerge.engine.compatibility import misfit
 from tokenmerge.methods.named import METHODS
 from tokenmerge.models import FAMILIES, UNFIT
 from tokenmerge.models.base import Family, Stack
+from tokenmerge.models.published import ARCHITECTURES, build, build_from_config
 from tokenmerge.runtime import marked
 
 
@@ -45,12 +45,9 @@ def _row(family: Family, methods: list[type[MergeConfig]], notes: list[str]) -> 
 
 
 def _default_model(class_name: str) -> nn.Module:
-    """A model of that class as diffusers makes it when told nothing, without weights."""
-    import diffusers
-
-    with torch.device("meta"):
-        model: nn.Module = getattr(diffusers, class_name)()
-    return model
+    """A published model of that class; or as diffusers makes it when told nothing. Without weights."""
+    name = next((name for name, known in ARCHITECTURES.items() if known.class_name == class_name), None)
+    return build_from_config(class_name, {}) if name is None else build(name)
 
 
 def _cell(method: type[MergeConfig], stacks: list[Stack], notes: list[str]) -> str:

@@ -5,7 +5,26 @@ from __future__ import annotations
 from packaging.version import Version
 
 from tiny_models.base import DIFFUSERS, TinyModel, made, per_sample, prompt
-from tiny_models.cross_attention import pixart, pixart_inputs, sana, sana_inputs
+from tiny_models.cross_attention import (
+    dit,
+    dit_inputs,
+    hunyuan_dit,
+    hunyuan_dit_inputs,
+    pixart,
+    pixart_inputs,
+    sana,
+    sana_inputs,
+)
+from tiny_models.flux_relatives import (
+    bria,
+    bria_fibo,
+    bria_fibo_inputs,
+    chroma,
+    chroma_inputs,
+    inputs_of,
+    longcat_image,
+    ovis_image,
+)
 from tiny_models.joint_attention import (
     auraflow,
     auraflow_inputs,
@@ -17,6 +36,16 @@ from tiny_models.joint_attention import (
     qwen_inputs,
     sd3,
     sd3_inputs,
+)
+from tiny_models.more_joint_attention import (
+    cogview3_plus,
+    cogview4,
+    cogview4_inputs,
+    cogview_inputs,
+    glm_image,
+    glm_image_inputs,
+    hunyuan_image,
+    hunyuan_image_inputs,
 )
 from tiny_models.single_stream import lumina2, lumina2_inputs, z_image, z_image_inputs
 from tiny_models.unets import sd15_unet, sdxl_inputs, sdxl_unet, unet_inputs
@@ -65,12 +94,22 @@ ALL_TINY_MODELS = [
         z_image,
         z_image_inputs,
         text=32,
-        makes_tokens=("2-1",),
         timestep="t",
         timestep_rises=True,
         since="0.36",
     ),
     TinyModel("lumina2", lumina2, lumina2_inputs, text=4, timestep_rises=True),
+    TinyModel("chroma", chroma, chroma_inputs, text=5, since="0.42"),
+    TinyModel("longcat-image", longcat_image, inputs_of, text=5, since="0.42"),
+    TinyModel("ovis-image", ovis_image, inputs_of, text=5, since="0.42"),
+    TinyModel("bria", bria, inputs_of, text=5, since="0.42"),
+    TinyModel("bria-fibo", bria_fibo, bria_fibo_inputs, text=5, since="0.42"),
+    TinyModel("cogview3-plus", cogview3_plus, cogview_inputs, text=5, since="0.42"),
+    TinyModel("cogview4", cogview4, cogview4_inputs, text=5, since="0.42"),
+    TinyModel("glm-image", glm_image, glm_image_inputs, text=5, since="0.42"),
+    TinyModel("hunyuan-image", hunyuan_image, hunyuan_image_inputs, text=5, since="0.42"),
+    TinyModel("dit", dit, dit_inputs, own_keys=True, square=True, makes_tokens=("pos_embed",), since="0.42"),
+    TinyModel("hunyuan-dit", hunyuan_dit, hunyuan_dit_inputs, scopes=("site",), since="0.42"),
 ]
 # What an older release of diffusers lacks cannot be tested there.
 TINY_MODELS = [model for model in ALL_TINY_MODELS if Version(model.since) <= DIFFUSERS]

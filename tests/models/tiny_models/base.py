@@ -32,11 +32,13 @@ class TinyModel:
     own_keys: bool = False  # can keys be merged apart from queries?
     makes_tokens: tuple[str, ...] = ()  # modules that give the tokens of the grid, by the last part of their names
     makes_positions: tuple[str, ...] = ()  # modules that give rotary embeddings, one row a token
+    square: bool = False  # the model itself takes square images alone
     timestep: str = "timestep"  # the argument that tells the step
     timestep_rises: bool = False
     since: str = "0.35"  # the first release of diffusers that has it
 
     def grid(self, height: int, width: int) -> Grid:
+        width = height if self.square else width
         return (2, height, width) if self.video else (height, width)
 
     def call(self, model: nn.Module, seeds: Sequence[int], grid: Grid, timestep: float = 0.5, **more: Any) -> Tensor:

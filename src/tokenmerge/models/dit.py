@@ -1,0 +1,27 @@
+"""DiT: `DiTTransformer2DModel`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tokenmerge.models.base import Stack
+from tokenmerge.models.builders import LatentFamily
+from tokenmerge.models.unet import basic_blocks
+
+
+class DiTFamily(LatentFamily):
+    """One stack of blocks without text: an image is of a class. The model itself takes square images alone."""
+
+    name = "DiT"
+    class_name = "DiTTransformer2DModel"
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        return [self.stack(model, "transformer_blocks", basic_blocks(model.transformer_blocks, "transformer_blocks"))]
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        latents = self.latents(model, size, batch)
+        numbers = torch.ones(batch, dtype=torch.int64, device=latents.device)
+        return {"hidden_states": latents, "timestep": numbers * 500, "class_labels": numbers}
