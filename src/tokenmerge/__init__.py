@@ -6,6 +6,7 @@ from tokenmerge.autotune.tune import tune
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import TokenMergeError
 from tokenmerge.methods.lower_bound import LowerBound
+from tokenmerge.methods.skip_steps import SkipSteps
 from tokenmerge.methods.todo import ToDo
 from tokenmerge.methods.tofu import ToFu
 from tokenmerge.methods.toma import ToMA
@@ -20,6 +21,7 @@ __all__ = [
     "Handle",
     "LowerBound",
     "MergeConfig",
+    "SkipSteps",
     "ToDo",
     "ToFu",
     "ToMA",

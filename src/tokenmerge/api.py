@@ -15,6 +15,7 @@ from tokenmerge.engine.session import Session, session_of
 from tokenmerge.errors import AlreadyAppliedError, ConfigError, UnsupportedModelError
 from tokenmerge.models import family_of
 from tokenmerge.report.worthwhile import Timing, Worthwhile
+from tokenmerge.runtime.sampler import SamplerSteps
 
 if TYPE_CHECKING:
     from tokenmerge.report.explanation import Explanation
@@ -81,7 +82,12 @@ def apply(pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None
             )
     # Built before any is attached: an error leaves every model as it was.
     mask = None if keep is None else read_mask(keep)
-    sessions = [Session(model, family_of(model), config, mask) for model in models]
+    # Of two models that share the steps, the sampler's last one is the last one's.
+    timelines = [None] * (len(models) - 1) + [_timeline_of(pipeline_or_model)]
+    sessions = [
+        Session(model, family_of(model), config, mask, timeline_of=timeline)
+        for model, timeline in zip(models, timelines, strict=True)
+    ]
     for session in sessions:
         session.attach()
     if _is_compiled(pipeline_or_model):
@@ -102,6 +108,11 @@ def _config_of(config: Any, pipeline_or_model: Any) -> MergeConfig:
             f"as tokenmerge.ToMA(ratio=0.5)."
         )
     return config
+
+
+def _timeline_of(pipeline_or_model: Any) -> SamplerSteps | None:
+    """What a pipeline's scheduler says about the steps of an image; nothing is known about a bare model's."""
+    return SamplerSteps(pipeline_or_model) if hasattr(pipeline_or_model, "scheduler") else None
 
 
 def remove(pipeline_or_model: Any) -> bool:

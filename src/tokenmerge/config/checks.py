@@ -22,6 +22,14 @@ def check_flag(field: str, value: object) -> None:
         raise ConfigError(f"{field} is {value!r}: it takes True or False.")
 
 
+def check_step_speedup(value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 1 <= value <= 10:
+        raise ConfigError(
+            f"step_speedup is {value!r}: one denoising step in this many is computed, so it takes a number from 1 to "
+            f"10, such as 2."
+        )
+
+
 def store_tuple(config: object, field: str) -> None:
     """A single word or a list is as good as a tuple: JSON and the command line have no tuples."""
     value = getattr(config, field)

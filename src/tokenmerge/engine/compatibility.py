@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.skipping import Skipping
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models.base import Stack, chosen_parts
 
@@ -41,9 +42,20 @@ def _is_cache(hook: Any) -> bool:
     return hasattr(hook, "new_forward") and any(hasattr(hook, memory) for memory in MEMORIES)
 
 
+def refuse_cache(step_speedup: float) -> None:
+    raise MergeRuntimeError(
+        f"a cache (enable_cache) is on, and step_speedup={step_speedup:g} skips steps: both answer for the model at "
+        f"some steps, and one does not see what the other did. Switch the cache off with disable_cache(), or use a "
+        f"config without step_speedup."
+    )
+
+
 def answered_by_another(module: nn.Module) -> bool:
     """Whether its forward was replaced, on itself or in its class, as caches from elsewhere do, but not offloaders."""
-    if "forward" in vars(module):
+    own = vars(module).get("forward")
+    if isinstance(own, Skipping):
+        own = own.forward_before
+    if own is not None:
         return not any(name in vars(module) for name in ("_hf_hook", "_diffusers_hook"))
     kind = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
     return bool(vars(kind)["forward"].__module__ != kind.__module__)

@@ -18,7 +18,8 @@ from tokenmerge.models.check import problems_of
 
 def policy_of(config: MergeConfig) -> Policy:
     """How often a config has things happen."""
-    return Policy(*config.refresh_every, config.merge_every, config.whole_every, config.whole_within)
+    full = config.whole_every, config.whole_within
+    return Policy(*config.refresh_every, config.merge_every, *full, step_speedup=config.step_speedup)
 
 
 def describe(model: nn.Module, family: Family, config: MergeConfig, stacks: list[Stack]) -> list[StackDescription]:

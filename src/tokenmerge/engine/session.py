@@ -21,18 +21,20 @@ from tokenmerge.engine.compatibility import (
     allow_more_graphs,
     can_run_twice,
     is_compiled,
-    keeps_outputs,
+    refuse_cache,
     suited,
-    takes_other_keys,
 )
-from tokenmerge.engine.describe import attention_of, describe, modules_inside, policy_of, refuse_misfit
+from tokenmerge.engine.describe import describe, policy_of, refuse_misfit
 from tokenmerge.engine.follow import Follower, RisingTime
+from tokenmerge.engine.forecast import Point
 from tokenmerge.engine.hooks import PlacedHook
 from tokenmerge.engine.program import AttentionRow, Facts, SpanRow
 from tokenmerge.engine.resolve import layout_of
 from tokenmerge.engine.schedule import Kind, Schedule, Step
+from tokenmerge.engine.skipping import Skipping, TimelineOf
 from tokenmerge.engine.stack_run import StackRun
 from tokenmerge.engine.state import State
+from tokenmerge.engine.surroundings import look_around
 from tokenmerge.errors import MergeRuntimeError, NothingMergedError, NothingMergedWarning
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, named_arguments
 from tokenmerge.models.base import Call, Family, chosen_parts
@@ -52,9 +54,10 @@ class Session:
         config: MergeConfig,
         keep: Tensor | None = None,
         inspected: Session | None = None,
+        timeline_of: TimelineOf | None = None,
     ) -> None:
-        """keep: (H, W), 1 where tokens stay as they are. inspected: the session whose caches and attention count, where
-        this one is on a weightless twin of its model."""
+        """keep: (H, W), 1 where tokens stay. inspected: the session whose caches and attention count, if this one is on
+        a weightless twin of its model. timeline_of: what the sampler says about an image's steps."""
         stacks = family.stacks(model)
         self.model = model
         self.family = family
@@ -71,13 +74,15 @@ class Session:
         self.batch = 0
         self.draw: Tensor | None = None  # () the step, where tokens are drawn at random: a number would compile anew
         self.last_call: tuple[Args, Kwargs] | None = None
-        self.calls = self.selections = self.weightings = self.merged_calls = self.full_calls = 0
+        self.calls = self.selections = self.weightings = 0
+        self.merged_calls = self.full_calls = self.skipped_calls = 0
         self.noted: dict[SpanRow | AttentionRow, int] = {}  # tokens that each row ran on in its last call
         self._chooses_scope = config.scope is None
         self._inspected = self if inspected is None else inspected
         self._names = argument_names(model)
         self._follower = Follower()
         self._rising_time = RisingTime()
+        self.skipping = Skipping(model, timeline_of) if self.policy.step_speedup > 1 else None
         self._hooks: list[PlacedHook] = []
         refuse_misfit(model, self.config, family, stacks, keep)
         # Every one of them, before the first step: a ratio of a later one may be wrong.
@@ -96,6 +101,8 @@ class Session:
         for stack in self.stacks:
             stack.attach()
         self._hooks.append(PlacedHook(self.model, "", "after", self.leave, with_kwargs=True))
+        if self.skipping is not None:
+            self.skipping.attach()
 
     def detach(self) -> None:
         self.attached = False
@@ -104,6 +111,8 @@ class Session:
         self._hooks.clear()
         for stack in self.stacks:
             stack.detach()
+        if self.skipping is not None:
+            self.skipping.detach()
         self.state.forget()
         self._warn_if_all_was_full()
 
@@ -111,7 +120,7 @@ class Session:
         """Forget all plans, as if the next call were the first."""
         self.state.forget()
         self._follower.forget()
-        self.schedule = Schedule.begin(self.policy)
+        self._begin_image(None)
 
     # -- a call ------------------------------------------------------------------------------------------------------
 
@@ -129,14 +138,15 @@ class Session:
         call = self.family.read_call((), named_arguments(self.model, args, kwargs))
         self.batch = given.shape[0]
         self.calls += 1
-        step = self._advance(call, args, kwargs, given)
+        self.step = step = self._advance(call, args, kwargs, given)
+        if step.kind is Kind.SKIPPED:
+            return
         self._read_facts(call, step)
         if self.config.redraws:
             self.draw = torch.full((), step.number, device=given.device)
         if step.number == 0 or self.last_call is None:
             family = self.family
             self.last_call = shapes_of_call(self._names, family.positions, family.timestep, args, kwargs)
-        self.step = step
         for stack in self.stacks:
             stack.begin_call(self._kind_of(stack, step, call))
         for stack in self._stacks_of(model):
@@ -145,9 +155,8 @@ class Session:
     def _advance(self, call: Call, args: Args, kwargs: Kwargs, inputs: Tensor) -> Step:
         """Find out which step of which image this is."""
         if self.forced is not None:
-            step = self.forced
-            self.state.begin_call(0, step.number, step.select, step.weights)
-            return step
+            self.state.begin_call(0, self.forced.number, self.forced.select, self.forced.weights)
+            return self.forced
         if call.full:
             return FULL_STEP
         # What is made in inference mode cannot take part in training.
@@ -159,15 +168,22 @@ class Session:
             position = self._follower.observe_told(call.timestep, (signature, call.branch))
         if position.new_image:
             self.state.forget()
-            self.schedule = Schedule.begin(self.policy)
+            self._begin_image(call.timestep)
         elif position.new_step:
             self.schedule = self.schedule.after(self._follower.progress or 0.0)
         step = self.schedule.step
-        self.state.begin_call(position.branch, step.number, step.select, step.weights)
+        if self.skipping is not None:
+            step = self.skipping.begin_call(position.branch, step, Point(step.number, call.timestep))
+        if step.kind is not Kind.SKIPPED:
+            self.state.begin_call(position.branch, step.number, step.select, step.weights)
         return step
 
+    def _begin_image(self, first_timestep: float | None) -> None:
+        timeline = None if self.skipping is None else self.skipping.begin_image(first_timestep)
+        self.schedule = Schedule.begin(self.policy, timeline)
+
     def _condition(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
-        """What the image is made from, as far as the call shows it."""
+        """What the image is made from, as far as known."""
         names = (*self.family.conditions, *self.family.positions)
         values = (given_argument(self._names, args, kwargs, name) for name in names)
         # Pipelines that pass a list of texts make a new list, of the same texts, at every step.
@@ -203,23 +219,27 @@ class Session:
             stack.begin_call(kind)
 
     @outside_compile
-    def leave(self, model: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
+    def leave(self, model: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> Any:
         if not self.attached or self.calibrating:
-            return
+            return None
+        if self.step.kind is Kind.SKIPPED:
+            self.skipped_calls += 1
+            return None
         recorded = [stack for stack in self._stacks_of(model) if stack.kind is Kind.CALIBRATE]
         if recorded:
             self.calibrate(model, args, kwargs, recorded)
         for stack in self.stacks:
             stack.forget_call()
-        full = self.step.kind is not Kind.MERGED
-        merges = not full and any(stack.program.merges for stack in self.stacks)
-        if not merges and not full and not self._merges_later():
+        merged = self.step.kind is Kind.MERGED
+        merges = merged and any(stack.program.merges for stack in self.stacks)
+        if merged and not merges and self.skipping is None and not self._merges_later():
             raise NothingMergedError(
                 f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "
                 f"other parts, or take merging out with handle.remove()."
             )
         self.merged_calls += merges
         self.full_calls += not merges
+        return None if self.skipping is None else self.skipping.end_call(output)
 
     @property
     def tokens_seen(self) -> dict[str, int]:
@@ -244,6 +264,8 @@ class Session:
         cached, subset_keys, caches = facts.cached, facts.subset_keys, facts.fixed_order == CACHE
         if step.number == 0 or self.forced is not None:
             cached, subset_keys, caches = self._inspected.look_around()
+        if caches and self.skipping is not None:
+            refuse_cache(self.policy.step_speedup)
         fixed_order = call.fixed_order or (CACHE if caches else "")
         self._follow_order(bool(fixed_order or call.positional))
         found = Facts(self._config_now(), call.positional, fixed_order, call.interleaved, cached, subset_keys)
@@ -251,22 +273,8 @@ class Session:
             self.facts = found
 
     def look_around(self) -> tuple[frozenset[str], frozenset[str], bool]:
-        """Parts with a cache inside, parts whose attention can read a subset of keys, and whether there is a cache."""
-        parts = [(block, part) for stack in self.stacks for block in stack.described.merging for part in block.parts]
-        chosen = set(self.config.parts)
-        cached = frozenset(
-            block.path(part)
-            for block, part in parts
-            if set(part.kinds) <= chosen and keeps_outputs(modules_inside(block, part))
-        )
-        subsets = self.config.thin_keys and self.config.whole_every and self.keep is None
-        subset_keys = frozenset(
-            block.path(part)
-            for block, part in parts
-            if subsets and part.own_keys and takes_other_keys(attention_of(block, part))
-        )
-        blocks = (block.module for stack in self.stacks for block in stack.stack.blocks)
-        return cached, subset_keys, bool(cached) or keeps_outputs(blocks)
+        subsets = bool(self.config.thin_keys and self.config.whole_every and self.keep is None)
+        return look_around([stack.described for stack in self.stacks], self.config.parts, subsets)
 
     def _follow_order(self, fixed: bool) -> None:
         """Merge around parts while calls need tokens in grid order, if the choice of scope was left to us."""
@@ -324,7 +332,7 @@ class Session:
         return "; ".join(dict.fromkeys(reasons))
 
     def _warn_if_all_was_full(self) -> None:
-        if self.full_calls and not self.merged_calls:
+        if self.full_calls and not self.merged_calls and not self.skipped_calls:
             warnings.warn(
                 "nothing was merged: the images had so few steps that ratio was 0 at all of them. Take more steps, or "
                 "let ratio begin above 0.",

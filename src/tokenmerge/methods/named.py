@@ -11,6 +11,7 @@ from typing import Any
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.lower_bound import LowerBound
+from tokenmerge.methods.skip_steps import SkipSteps
 from tokenmerge.methods.todo import ToDo
 from tokenmerge.methods.tofu import ToFu
 from tokenmerge.methods.toma import ToMA
@@ -43,6 +44,7 @@ METHODS: dict[str, NamedMethod] = {
     "tomesd": NamedMethod(ToMeSD, "ToMeSD: similar tokens of the finest level averaged, self-attention only"),
     "tofu": NamedMethod(ToFu, "ToFu: ToMeSD's matching, pruning early blocks and norm-preserving averages later"),
     "todo": NamedMethod(ToDo, "ToDo: keys and values downsampled, queries whole; its ratio is 0.75 unless given"),
+    "skip-steps": NamedMethod(SkipSteps, "no token merged; one denoising step in two computed, the others forecast"),
     "lower-bound": NamedMethod(LowerBound, "random projections: ruins the image, shows the best speed possible"),
 }
 

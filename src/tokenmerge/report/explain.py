@@ -114,7 +114,8 @@ def _measured(session: Session) -> Measured | None:
         session.selections,
         session.weightings,
         dict(session.tokens_seen),
-        session.state.cached_bytes,
+        session.state.cached_bytes + (0 if session.skipping is None else session.skipping.cached_bytes),
+        session.skipped_calls,
     )
 
 

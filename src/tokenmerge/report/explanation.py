@@ -55,11 +55,14 @@ class Measured:
     weightings: int
     tokens_seen: dict[str, int]  # block.part -> tokens it ran on in the last call, or queries that it was asked
     held: int  # bytes of what is remembered from earlier steps
+    skipped: int = 0  # calls that were answered with a forecast
 
     def __str__(self) -> str:
         told = [f"{self.calls} call{'' if self.calls == 1 else 's'}"]
         if self.whole:
             told.append(f"{self.whole} of them whole")
+        if self.skipped:
+            told.append(f"{self.skipped} of them skipped")
         if self.weightings:
             told.append(f"destinations selected {self.selections} times, weights made {self.weightings} times")
         if self.held:
@@ -143,6 +146,11 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
 
 
 def _schedule(config: MergeConfig) -> str:
+    skips = f"one step in {config.step_speedup:g} computed, the others forecast; "
+    return (skips if config.step_speedup > 1 else "") + _computed_steps(config)
+
+
+def _computed_steps(config: MergeConfig) -> str:
     whole = f"one whole for its detail every {_steps(config.whole_every)}"
     if config.whole_within <= 1:
         whole += f" or {config.whole_within:.0%} of the noise, whichever is sooner"
