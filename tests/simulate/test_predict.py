@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tokenmerge import ToMA
+from tokenmerge import SkipSteps, ToMA
 from tokenmerge.cli.main import main
 from tokenmerge.engine.session import Session
 from tokenmerge.models import family_of
@@ -56,6 +56,13 @@ def test_the_model_comes_back_without_a_hook(subject) -> None:
     merged(subject, preset("balanced", subject.model), 4, "balanced")
     assert not subject.model._forward_pre_hooks
     assert not subject.model._forward_hooks
+
+
+def test_skipped_steps_cost_next_to_nothing(subject, base: Generation) -> None:
+    half = merged(subject, SkipSteps(step_speedup=2.0), 10, "skip")
+    computed = sum(count for count, kernels in half.steps if len(kernels) > 10)
+    assert 5 <= computed < 10
+    assert half.launches == pytest.approx(base.launches * computed / 10, rel=0.02)
 
 
 def test_the_package_launches_more_kernels_than_the_model_alone(subject, base: Generation) -> None:

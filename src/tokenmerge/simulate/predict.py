@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from tokenmerge.bench.tomesd_package import patched, reaching_downsample, requir
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.schedule import Kind, Step, steps_of
 from tokenmerge.engine.session import Session
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, NothingMergedWarning
 from tokenmerge.models import family_of
 from tokenmerge.simulate.devices import Device
 from tokenmerge.simulate.recording import Kernel, Work, record
@@ -97,6 +98,8 @@ def merged(subject: Subject, config: MergeConfig, steps: int, name: str) -> Gene
         kinds = Counter(_without_number(step) for step in steps_of(session.policy, steps))
 
         def run(step: Step) -> tuple[Kernel, ...]:
+            if step.kind is Kind.SKIPPED:
+                return _forecast(subject)
             session.forced = step
             return tuple(record(lambda: subject.call(0)))
 
@@ -142,6 +145,12 @@ def _predict(generation: Generation, base: Generation, device: Device) -> Predic
     )
 
 
+def _forecast(subject: Subject) -> tuple[Kernel, ...]:
+    """The kernels of a skipped step: a weighted sum of two stored outputs."""
+    output = torch.empty_like(next(iter(subject.inputs.values())))
+    return tuple(record(lambda: (output * 2.0).add(output, alpha=-1.0)))
+
+
 @contextmanager
 def _attached(subject: Subject, config: MergeConfig) -> Iterator[Session]:
     session = Session(subject.model, family_of(subject.model), config)
@@ -149,7 +158,10 @@ def _attached(subject: Subject, config: MergeConfig) -> Iterator[Session]:
     try:
         yield session
     finally:
-        session.detach()
+        with warnings.catch_warnings():
+            # Recorded steps are no image: that all of them were full says nothing.
+            warnings.simplefilter("ignore", NothingMergedWarning)
+            session.detach()
 
 
 def _without_number(step: Step) -> Step:
