@@ -13,6 +13,7 @@ from identity import Identity
 from tiny_models import made, per_sample
 from tiny_models.cross_attention import sana
 from tiny_models.joint_attention import flux2, flux2_inputs, qwen_image, qwen_inputs, sd3, sd3_inputs
+from tiny_models.more_joint_attention import flux3, flux3_inputs, hidream, hidream_inputs
 from tiny_models.unets import sd15_unet, unet_inputs
 from tiny_models.video import hunyuan_inputs, hunyuan_video, ltx, ltx_inputs, wan, wan_inputs
 from torch import Tensor, nn
@@ -77,6 +78,22 @@ def test_flux2_with_a_cache_of_references_is_refused() -> None:
     tm.apply(model, TILES)
     with pytest.raises(MergeRuntimeError, match="kv_cache_mode"):
         call(model, {**flux2_inputs([1], IMAGE), "kv_cache_mode": "extract"})
+
+
+@since("0.42", "Flux.3")
+@every_scope
+def test_flux3_keeps_references_whole(scope: Any) -> None:
+    inputs = flux3_inputs([1, 2], IMAGE, references=(4, 6))
+    identity_holds(made(flux3), inputs, scope)
+    assert merged_keys(made(flux3), inputs, scope) == {32, 5, 24, 32 + 24 + 5}  # each mode alone, then all of them
+
+
+@since("0.42", "HiDream in this form")
+def test_hidream_refuses_images_that_it_pads() -> None:
+    model = made(hidream)
+    tm.apply(model, TILES)
+    with pytest.raises(MergeRuntimeError, match="square"):
+        call(model, hidream_inputs([1], (8, 12)))
 
 
 @every_scope

@@ -40,6 +40,7 @@ class TokenArgument:
     names: tuple[str, ...] = ()  # of the module's positional arguments
     name: str = ""  # of the one with tokens; the first if empty
     channels_first: bool = False
+    tokens_first: bool = False  # (L, B, C)
 
     def given(self, args: Args, kwargs: Kwargs) -> Tensor:
         """The argument as it is."""
@@ -54,19 +55,21 @@ class TokenArgument:
 
     def write(self, args: Args, kwargs: Kwargs, tokens: Tensor, grid: tuple[int, ...] = ()) -> tuple[Args, Kwargs]:
         """The arguments of a call with other tokens."""
-        value = self.as_given(tokens, self.given(args, kwargs).dim(), grid) if self.channels_first else tokens
+        value = self.as_given(tokens, self.given(args, kwargs).dim(), grid)
         if args and not self.name:
             return (value, *args[1:]), kwargs
         return with_argument(self.names, args, kwargs, self._name_in(kwargs), value)
 
     def as_tokens(self, given: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, H * W, C), or what already is in that form."""
+        if self.tokens_first:
+            return given.transpose(0, 1)
         return given.flatten(2).transpose(1, 2) if self.channels_first else given
 
     def as_given(self, tokens: Tensor, dimensions: int, grid: tuple[int, ...]) -> Tensor:
         """(B, L, C) in the form that the module takes: fewer tokens than the grid has stand in one column."""
         if not self.channels_first:
-            return tokens
+            return tokens.transpose(0, 1) if self.tokens_first else tokens
         channels = tokens.transpose(1, 2)
         if dimensions == 3:
             return channels
@@ -81,7 +84,8 @@ def token_argument(block: Block, part: Part | None = None) -> TokenArgument:
     """Where tokens stand in the arguments of a block, or of the module at which one of its parts begins."""
     path = "" if part is None else part.module
     name = part.argument if part is not None and path else block.argument
-    return TokenArgument(argument_names(block.module.get_submodule(path)), name, block.is_channels_first(part))
+    names = argument_names(block.module.get_submodule(path))
+    return TokenArgument(names, name, block.is_channels_first(part), block.is_tokens_first(part))
 
 
 def with_changed(output: Any, positions: tuple[int | None, ...], change: Callable[[Tensor, int], Tensor]) -> Any:

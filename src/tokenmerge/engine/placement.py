@@ -64,7 +64,9 @@ class Placement:
         return mask
 
     def _rows_last(self, rows: Tensor) -> Tensor:
-        return self._last(rows, 0 if rows.dim() == 2 else 1)
+        # (S, D), or (B, S, ...). What has no row for each token stays as it is.
+        axis = 0 if rows.dim() == 2 and rows.shape[0] >= self.tokens else 1
+        return self._last(rows, axis) if rows.dim() > axis and rows.shape[axis] >= self.tokens else rows
 
     def _last(self, rows: Tensor, axis: int) -> Tensor:
         others, grid = self.split(rows, axis)

@@ -266,7 +266,8 @@ class StackRun:
             return span
         path = "" if part is None else part.module
         argument = token_argument(row.first, part)
-        leaves = TokenArgument(channels_first=row.last.is_channels_first(part))
+        last = row.last
+        leaves = TokenArgument(channels_first=last.is_channels_first(part), tokens_first=last.is_tokens_first(part))
         span = Span(self.session, row.first.name if part is None else row.first.path(part), argument, leaves)
         if part is None or part.enters_at == "input":
             self._place(block, path, "before", span.enter_argument)

@@ -13,15 +13,20 @@ from tokenmerge.models.bria import BriaFamily, BriaFiboFamily
 from tokenmerge.models.chroma import ChromaFamily
 from tokenmerge.models.cogview import CogView3PlusFamily, CogView4Family
 from tokenmerge.models.dit import DiTFamily
+from tokenmerge.models.ernie_image import ErnieImageFamily
 from tokenmerge.models.flux import FluxFamily
 from tokenmerge.models.flux2 import Flux2Family
+from tokenmerge.models.flux3 import Flux3Family
 from tokenmerge.models.glm_image import GlmImageFamily
+from tokenmerge.models.hidream import HiDreamFamily
 from tokenmerge.models.hunyuan_dit import HunyuanDiTFamily
 from tokenmerge.models.hunyuan_image import HunyuanImageFamily
 from tokenmerge.models.hunyuan_video import HunyuanVideoFamily
+from tokenmerge.models.krea2 import Krea2Family
 from tokenmerge.models.longcat_image import LongCatImageFamily
 from tokenmerge.models.ltx import LTXFamily
 from tokenmerge.models.lumina2 import Lumina2Family
+from tokenmerge.models.omnigen import OmniGenFamily
 from tokenmerge.models.ovis_image import OvisImageFamily
 from tokenmerge.models.pixart import PixArtFamily
 from tokenmerge.models.qwen_image import QwenImageFamily
@@ -56,6 +61,11 @@ FAMILIES: list[Family] = [
     HunyuanImageFamily(),
     LongCatImageFamily(),
     OvisImageFamily(),
+    ErnieImageFamily(),
+    Flux3Family(),
+    HiDreamFamily(),
+    Krea2Family(),
+    OmniGenFamily(),
 ]
 
 # Models that people ask for and that do not fit: class name -> (name, reason).

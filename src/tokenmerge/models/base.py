@@ -47,6 +47,7 @@ class Part:
     rotary: bool = False  # cross-attention that turns its queries by the block's position embeddings
     argument: str = ""  # `module`'s argument that holds the tokens; the first if empty
     channels_first: bool = False  # `module` takes and returns (B, C, H, W), and (B, C, M, 1) as well
+    tokens_first: bool = False  # `module` takes and returns (L, B, C)
 
     @property
     def keys_apart(self) -> bool:
@@ -88,6 +89,7 @@ class Block:
     in_place: bool = False  # it writes its results into the tokens it is given
     argument: str = ""  # the argument that holds the tokens; the first if empty
     channels_first: bool = False  # it takes and returns (B, C, H, W), and (B, C, M, 1) as well
+    tokens_first: bool = False  # it takes and returns (L, B, C)
 
     def path(self, part: Part) -> str:
         """The name of one of its parts."""
@@ -96,6 +98,10 @@ class Block:
     def is_channels_first(self, part: Part | None) -> bool:
         """Whether tokens enter the block, or one of its parts, as (B, C, H, W)."""
         return self.channels_first if part is None or not part.module else part.channels_first
+
+    def is_tokens_first(self, part: Part | None) -> bool:
+        """Whether they do so as (L, B, C)."""
+        return self.tokens_first if part is None or not part.module else part.tokens_first
 
 
 def nothing_behind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -13,14 +13,26 @@ from tokenmerge.models.base import Block, Call, Family, Part, Rotary, Stack, new
 
 
 def blocks_of(
-    model: nn.Module, name: str, parts: tuple[Part, ...], output: int | None = None, rotary: Rotary | None = None
+    model: nn.Module,
+    name: str,
+    parts: tuple[Part, ...],
+    output: int | None = None,
+    rotary: Rotary | None = None,
+    **more: Any,
 ) -> tuple[Block, ...]:
     """The blocks that a model holds in a list called `name`, all of one kind.
 
-    output, rotary: as in `Block`.
+    output, rotary, more: as in `Block`.
     """
     modules: Any = model.get_submodule(name)
-    return tuple(Block(f"{name}.{index}", module, parts, output, rotary) for index, module in enumerate(modules))
+    return tuple(
+        Block(f"{name}.{index}", module, parts, output, rotary, **more) for index, module in enumerate(modules)
+    )
+
+
+def first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    """For `Stack.starts`: the image stands before everything else."""
+    return (0,)
 
 
 class LatentFamily(Family):

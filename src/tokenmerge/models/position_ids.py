@@ -6,6 +6,7 @@ Flux models get ids of one row a token: which image, row and column.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,16 +21,17 @@ _READ: Any = WeakTensorKeyDictionary()
 
 
 @outside_compile
-def grid_of_ids(ids: Tensor) -> tuple[int, int]:
+def grid_of_ids(ids: Tensor, text: int = 0) -> tuple[int, int]:
     """Rows and columns of the image being made. Tokens of reference images, which follow it, do not count.
 
     ids: (N, axes) or (B, N, axes): which image, row, column; Flux.2 has a fourth axis, which images do not use.
+    text: how many ids of text stand before those of the image.
 
     >>> rows, columns = torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")
     >>> grid_of_ids(torch.stack([torch.zeros(2, 3), rows, columns], dim=-1).view(6, 3))
     (2, 3)
     """
-    grid: tuple[int, int] = _once(ids, _grid_of)
+    grid: tuple[int, int] = _once(ids, partial(_grid_of, text), text)
     return grid
 
 
@@ -42,15 +44,15 @@ def lengths_of(mask: Tensor) -> tuple[int, ...]:
     >>> lengths_of(torch.tensor([[1, 1, 0], [1, 1, 1]]))
     (2, 3)
     """
-    lengths: tuple[int, ...] = _once(mask, _lengths_of)
+    lengths: tuple[int, ...] = _once(mask, _lengths_of, 0)
     return lengths
 
 
-def _once(values: Tensor, read: Callable[[Tensor], Any]) -> Any:
-    version = None if values.is_inference() else values._version
+def _once(values: Tensor, read: Callable[[Tensor], Any], how: int) -> Any:
+    asked = None if values.is_inference() else values._version, how
     known = _READ.get(values)
-    if known is None or known[0] != version:
-        known = version, read(values)
+    if known is None or known[0] != asked:
+        known = asked, read(values)
         _READ[values] = known
     return known[1]
 
@@ -64,13 +66,13 @@ def _lengths_of(mask: Tensor) -> tuple[int, ...]:
     return tuple(mask.sum(dim=1).tolist())
 
 
-def _grid_of(ids: Tensor) -> tuple[int, int]:
+def _grid_of(text: int, ids: Tensor) -> tuple[int, int]:
     if ids.is_meta:
         raise MergeRuntimeError(
             "img_ids are on the meta device, where they have no values to tell rows and columns from: pass img_ids "
             "that are on the CPU."
         )
-    places = (ids if ids.dim() == 2 else ids[0])[:, :3]
+    places = (ids if ids.dim() == 2 else ids[0])[text:, :3]
     # The image's own tokens come first and share their first id; a reference has another one.
     own = int((places[:, 0] == places[0, 0]).cumprod(dim=0).sum())
     # Tokens come row by row, so the first row lasts until the row's id changes.

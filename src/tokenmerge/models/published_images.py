@@ -212,4 +212,31 @@ IMAGE_MODELS: dict[str, Architecture] = {
         {"num_layers": 28, "sample_size": 64, "out_channels": 8},
         LAYERS,
     ),
+    "krea2": Architecture("Krea 2", "Krea2Transformer2DModel", 1024, {"num_layers": 28}, LAYERS),
+    "flux3": Architecture("Flux.3", "Flux3Transformer2DModel", 1024, {"num_layers": 5, "num_single_layers": 28}, FLUX),
+    "omnigen": Architecture(
+        "OmniGen",
+        "OmniGenTransformer2DModel",
+        1024,
+        {"num_layers": 32, "rope_scaling": {"long_factor": [1.0] * 48, "short_factor": [1.0] * 48}},
+        LAYERS,
+    ),
+    # Its published sizes are others; these are diffusers' defaults.
+    "ernie-image": Architecture(
+        "ERNIE-Image, of diffusers' default size", "ErnieImageTransformer2DModel", 1024, {"num_layers": 24}, LAYERS
+    ),
+    "hidream": Architecture(
+        "HiDream-I1",
+        "HiDreamImageTransformer2DModel",
+        1024,
+        {
+            "patch_size": 2,
+            "in_channels": 16,
+            "num_layers": 16,
+            "num_single_layers": 32,
+            "caption_channels": (4096, 4096),
+            "llama_layers": (*range(32), *[31] * 16),
+            "max_resolution": (128, 128),
+        },
+    ),
 }

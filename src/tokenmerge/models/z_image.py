@@ -10,7 +10,7 @@ from torch import nn
 
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models.base import Call, Family, Part, Rotary, Stack, new_like, rows_at, signature_of
-from tokenmerge.models.builders import blocks_of
+from tokenmerge.models.builders import blocks_of, first
 
 PARTS = (Part(("self",), "attention", mask="4d", text="first"), Part(("mlp",), "feed_forward", text="first"))
 ROTARY = Rotary("freqs_cis", rows_at, per_sample=True)
@@ -28,7 +28,7 @@ class ZImageFamily(Family):
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         return [
-            Stack(name, name, model, _grid, blocks_of(model, name, PARTS, rotary=ROTARY), starts=_first)
+            Stack(name, name, model, _grid, blocks_of(model, name, PARTS, rotary=ROTARY), starts=first)
             for name in ("noise_refiner", "layers")
         ]
 
@@ -60,7 +60,3 @@ def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     frames, rows, columns = kwargs["x"][0].shape[-3:]
     grid = frames // length, rows // side, columns // side
     return grid[1:] if grid[0] == 1 else grid
-
-
-def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    return (0,)

@@ -42,12 +42,27 @@ from tiny_models.more_joint_attention import (
     cogview4,
     cogview4_inputs,
     cogview_inputs,
+    flux3,
+    flux3_inputs,
     glm_image,
     glm_image_inputs,
+    hidream,
+    hidream_inputs,
     hunyuan_image,
     hunyuan_image_inputs,
 )
-from tiny_models.single_stream import lumina2, lumina2_inputs, z_image, z_image_inputs
+from tiny_models.single_stream import (
+    ernie_image,
+    ernie_image_inputs,
+    krea2,
+    krea2_inputs,
+    lumina2,
+    lumina2_inputs,
+    omnigen,
+    omnigen_inputs,
+    z_image,
+    z_image_inputs,
+)
 from tiny_models.unets import sd15_unet, sdxl_inputs, sdxl_unet, unet_inputs
 from tiny_models.video import hunyuan_inputs, hunyuan_video, ltx, ltx_inputs, wan, wan_inputs
 
@@ -109,6 +124,11 @@ ALL_TINY_MODELS = [
     TinyModel("glm-image", glm_image, glm_image_inputs, text=5, since="0.42"),
     TinyModel("hunyuan-image", hunyuan_image, hunyuan_image_inputs, text=5, since="0.42"),
     TinyModel("dit", dit, dit_inputs, own_keys=True, square=True, makes_tokens=("pos_embed",), since="0.42"),
+    TinyModel("krea2", krea2, krea2_inputs, text=5, since="0.42"),
+    TinyModel("flux3", flux3, flux3_inputs, text=5, since="0.42"),
+    TinyModel("omnigen", omnigen, omnigen_inputs, text=5, timestep_rises=True, since="0.42"),
+    TinyModel("ernie-image", ernie_image, ernie_image_inputs, text=5, since="0.42"),
+    TinyModel("hidream", hidream, hidream_inputs, text=11, square=True, timestep="timesteps", since="0.42"),
     TinyModel("hunyuan-dit", hunyuan_dit, hunyuan_dit_inputs, scopes=("site",), since="0.42"),
 ]
 # What an older release of diffusers lacks cannot be tested there.

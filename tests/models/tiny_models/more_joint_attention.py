@@ -1,4 +1,4 @@
-"""The smallest CogViews, GLM-Image and HunyuanImage, whose attention reads text and image together."""
+"""The smallest of newer image transformers whose attention reads text and image together, and inputs for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tiny_models.base import Grid, per_sample, prompt, steps
+from tiny_models.base import Grid, no_places, per_sample, places, prompt, steps
 
 SIZES: dict[str, Any] = {
     "patch_size": 2,
@@ -108,3 +108,70 @@ def hunyuan_image_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
         "encoder_hidden_states": prompt(seeds),
         "encoder_attention_mask": text_mask(len(seeds)).bool(),
     }
+
+
+def hidream() -> nn.Module:
+    from diffusers import HiDreamImageTransformer2DModel
+
+    return HiDreamImageTransformer2DModel(
+        patch_size=2,
+        in_channels=4,
+        num_layers=1,
+        num_single_layers=2,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        caption_channels=[12, 12],
+        text_emb_dim=12,
+        num_routed_experts=4,
+        num_activated_experts=2,
+        axes_dims_rope=(4, 2, 2),
+        max_resolution=(32, 32),
+        llama_layers=[0, 1, 1],
+        force_inference_output=True,
+    )
+
+
+@cache
+def llama_layers(seeds: tuple[int, ...]) -> Tensor:
+    return per_sample(seeds, 2, 3, 12, salt=6).transpose(0, 1).contiguous()
+
+
+def hidream_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
+    return {
+        "hidden_states": per_sample(seeds, 4, grid[0] * 2, grid[1] * 2),
+        "timesteps": steps(seeds),
+        "encoder_hidden_states_t5": prompt(seeds),
+        "encoder_hidden_states_llama3": llama_layers(tuple(seeds)),
+        "pooled_embeds": per_sample(seeds, 12, salt=2),
+    }
+
+
+def flux3() -> nn.Module:
+    from diffusers import Flux3Transformer2DModel
+
+    return Flux3Transformer2DModel(
+        in_channels=8,
+        cond_in_channels=8,
+        num_layers=1,
+        num_single_layers=2,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=12,
+        timestep_channels=8,
+        mlp_ratio=2.0,
+        axes_dims_rope=(2, 2, 2, 2),
+    )
+
+
+def flux3_inputs(seeds: Sequence[int], grid: Grid, references: Grid = ()) -> dict[str, Any]:
+    inputs = {
+        "hidden_states": per_sample(seeds, grid[0] * grid[1], 8),
+        "timestep": steps(seeds),
+        "encoder_hidden_states": prompt(seeds),
+        "img_ids": places(4, grid),
+        "txt_ids": no_places(5, 4),
+    }
+    if references:
+        inputs["image_cond_hidden_states"] = per_sample(seeds, references[0] * references[1], 8, salt=3)
+        inputs["image_cond_ids"] = places(4, references)
+    return inputs
