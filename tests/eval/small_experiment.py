@@ -4,6 +4,7 @@ PROMPTS = ["a lighthouse at night", "a red <b>bicycle</b> & a cat", "three apple
 
 EXPERIMENT = """
 name = "small"
+fewer_steps = []
 ratios = [0.5]
 
 [model]

@@ -25,7 +25,7 @@ def test_reads_every_part(experiment_file):
     assert Path(experiment.prompts.file).is_absolute()
     variants = variants_of(experiment)
     assert [v.key for v in variants] == ["baseline", "ToMA_r0.5", "LB_r0.25", "LB_r0.5"]
-    assert variants[2].config.ratio == 0.25
+    assert variants[2].acceleration.config.ratio == 0.25
 
 
 def test_survives_being_written_and_read_again(experiment_file, tmp_path):

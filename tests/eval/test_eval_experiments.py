@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tokenmerge.accelerations.merging import Merging
 from tokenmerge.api import merged
 from tokenmerge.eval.experiment import read_experiment
 from tokenmerge.eval.prompts import read_prompts
@@ -33,6 +34,19 @@ def test_it_reads_and_builds(path):
     assert experiment.model.name in ("emoji-sd", "emoji-flux")
 
 
+def test_every_front_has_ours_fewer_steps_and_rivals():
+    """And its first setting of our presets is a preset by name, so that a file stays valid when a preset changes."""
+    for path in FOLDER.glob("front_*.toml"):
+        variants = variants_of(read_experiment(path))
+        assert variants[1].name == "fewer steps"
+        assert [v.setting for v in variants if v.acceleration and v.acceleration.ours] == [
+            "preset = quality",
+            "preset = balanced",
+            "preset = fast",
+        ]
+        assert len({v.name for v in variants}) >= 5
+
+
 @torch.inference_mode()
 def test_every_config_merges_on_a_small_model():
     """Two guided steps of a tiny UNet on 32 x 32 tokens, with the smallest and the largest ratio of every variant.
@@ -55,11 +69,12 @@ def distinct_configs():
     """Of every variant of every file the first and the last, each config once."""
     found = {}
     for path in FILES:
-        variants = variants_of(read_experiment(path))[1:]
+        variants = [v for v in variants_of(read_experiment(path)) if isinstance(v.acceleration, Merging)]
         first = {variant.name: variant for variant in reversed(variants)}
         last = {variant.name: variant for variant in variants}
         for variant in (*first.values(), *last.values()):
-            found.setdefault(repr(variant.config), (f"{path.stem}: {variant.label}", variant.config))
+            config = variant.acceleration.config
+            found.setdefault(repr(config), (f"{path.stem}: {variant.label}", config))
     return dict(found.values())
 
 
@@ -73,7 +88,8 @@ def test_the_readme_shows_every_key():
     text = (FOLDER / "README.md").read_text().split("```toml\n")[1].split("```")[0]
     values = tomllib.loads(text)
     experiment = module.parse_experiment(values, FOLDER)
-    assert variants_of(experiment)[1].config.tile == (4, 4)
+    ours = next(v.acceleration for v in variants_of(experiment) if isinstance(v.acceleration, Merging))
+    assert ours.config.tile == (4, 4)
     for field in dataclasses.fields(module.Experiment):
         assert field.name in values
     for section in ("model", "prompts", "seeds", "image", "timing", "metrics", "figures"):

@@ -22,6 +22,7 @@ def results() -> Results:
     experiment = Experiment(
         name="by hand",
         prompts=PromptChoice(file="prompts.txt"),
+        fewer_steps=(),
         variants=(
             VariantChoice("plain", "toma", (0.25, 0.5)),
             VariantChoice("between", "toma-keys", (0.5,)),
@@ -31,7 +32,18 @@ def results() -> Results:
     variants = variants_of(experiment)
     records = {
         (v.key, pair.id): Record(
-            pair.id, v.key, v.ratio, pair.prompt, pair.seed, SECONDS[v.key], "x.png", 1, "", "here", {}
+            pair.id,
+            v.key,
+            v.ratio,
+            pair.prompt,
+            pair.seed,
+            SECONDS[v.key],
+            int(1e9 * SECONDS[v.key]),
+            "x.png",
+            1,
+            "",
+            "here",
+            {},
         )
         for v in variants
         for pair in PAIRS
@@ -69,6 +81,13 @@ def test_what_is_faster_than_every_ratio_of_the_reference_is_compared_with_none(
     equal = tables_of(results).split("at equal speed")[1].split("##")[0]
     assert "between" in equal
     assert "fastest" not in equal
+
+
+def test_executed_multiply_adds_stand_beside_the_time(results):
+    assert of(results, "between_r0.5").saved == pytest.approx(5 / 1.5)
+    row = next(line for line in tables_of(results).split("## Time")[1].splitlines() if line.startswith("| fastest"))
+    assert "| 0.5 " in row
+    assert "10.00x" in row
 
 
 def test_a_method_whose_ratio_is_of_keys_is_shown_with_that(results):

@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tokenmerge.accelerations.base import require_package
+from tokenmerge.accelerations.tomesd_package import LARGEST_RATIO, patched, reaching_downsample, why_not
 from tokenmerge.api import merged
 from tokenmerge.bench.blocks import BlockPass, without_blocks
 from tokenmerge.bench.schedule import EVERY_STEP_ALIKE, Schedule, schedule_of, shortened
 from tokenmerge.bench.subject import Subject
-from tokenmerge.bench.tomesd_package import LARGEST_RATIO, patched, reaching_downsample, require_tomesd, why_not
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import ConfigError, UsageError
 from tokenmerge.methods.named import METHODS, named_config
@@ -125,12 +126,19 @@ def check_methods(methods: Sequence[str], ratios: Sequence[float], options: Mapp
     for method, ratio in itertools.product([method for method in methods if method in METHODS], ratios):
         _config(method, ratio, options)
     if PACKAGE in methods:
-        require_tomesd()
+        _require_tomesd()
         if max(ratios) > LARGEST_RATIO:
             raise UsageError(
                 f"--ratios has {max(ratios):g}, and the tomesd package merges at most {LARGEST_RATIO:g} (more it cuts "
                 f"down without saying so): use smaller ratios, or leave {PACKAGE} out of --methods."
             )
+
+
+def _require_tomesd() -> None:
+    try:
+        require_package("tomesd", "tomesd")
+    except ConfigError as error:
+        raise UsageError(f"{PACKAGE}: {error} Or leave it out of --methods.") from None
 
 
 def _check_ratios(ratios: Sequence[float]) -> None:

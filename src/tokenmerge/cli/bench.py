@@ -310,8 +310,8 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 def _without_unfit_package(methods: list[str], model: nn.Module) -> list[str]:
     """Of methods nobody asked for by name, the tomesd package may be left out, but not in silence."""
+    from tokenmerge.accelerations.tomesd_package import why_not
     from tokenmerge.bench.contenders import PACKAGE
-    from tokenmerge.bench.tomesd_package import why_not
 
     reason = why_not(model)
     if reason is None:

@@ -13,6 +13,7 @@ from tokenmerge.eval.strict_toml import TomlTable, read_toml, to_toml
 from tokenmerge.runtime.devices import DTYPES
 from tokenmerge.runtime.generation import LARGEST_SEED, LARGEST_SIDE, MOST_STEPS
 
+FEWER_STEPS = (0.5,)
 METRICS = ("mse", "psnr", "ssim", "lpips", "fid", "fid_real", "clip", "dino")
 MOST_VARIANTS = 200
 MOST_IMAGES = 2_000_000
@@ -65,11 +66,23 @@ class TimingChoice:
 
 
 @dataclass(frozen=True)
+class AlsoChoice:
+    """What is applied together with a variant, such as a cache."""
+
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class VariantChoice:
+    """method: one of ours, "preset", or a rival. settings: options that are tried one after the other, as one curve."""
+
     name: str
     method: str
     ratios: tuple[float, ...] | None = None  # None: the experiment's; empty: the method's options say it all
     options: Mapping[str, Any] = field(default_factory=dict)
+    settings: tuple[Mapping[str, Any], ...] = ()
+    also: AlsoChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +114,7 @@ class Experiment:
     variants: tuple[VariantChoice, ...]
     description: str = ""
     ratios: tuple[float, ...] = (0.5,)
+    fewer_steps: tuple[float, ...] = FEWER_STEPS  # shares of the steps: the first rows of every table
     reference: str = ""  # the variant that paired differences are taken to; "" is the first
     model: ModelChoice = ModelChoice()
     seeds: SeedChoice = SeedChoice()
@@ -118,12 +132,30 @@ class Experiment:
         Prompts and seeds are not in it: the pairs made of them are compared themselves.
         """
         parts = dataclasses.asdict(self)
-        return {key: parts[key] for key in ("model", "image", "timing", "ratios", "variants")}
+        return {key: parts[key] for key in ("model", "image", "timing", "ratios", "fewer_steps", "variants")}
 
 
 def read_experiment(path: Path) -> Experiment:
     """An experiment file. Paths in it count from its own folder."""
-    return parse_experiment(read_toml(path), path.parent)
+    return parse_experiment(_with_base(read_toml(path), path), path.parent)
+
+
+def _with_base(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The values of a file over those of the file beside it that it names as its `base`, table by table."""
+    name = values.pop("base", None)
+    if name is None:
+        return values
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ExperimentError(f"base in {path} is {name!r}: it takes the name of a file in the same folder.")
+    under = read_toml(path.parent / name)
+    if "base" in under:
+        raise ExperimentError(f"{path} has the base {name}, which has a base itself: name one without.")
+    tables = {
+        key: {**under[key], **value}
+        for key, value in values.items()
+        if isinstance(value, dict) and isinstance(under.get(key), dict)
+    }
+    return {**under, **values, **tables}
 
 
 def parse_experiment(values: dict[str, Any], folder: Path) -> Experiment:
@@ -132,6 +164,7 @@ def parse_experiment(values: dict[str, Any], folder: Path) -> Experiment:
         name=table.text("name"),
         description=table.text("description", ""),
         ratios=table.numbers("ratios", 100) if "ratios" in table else (0.5,),
+        fewer_steps=table.numbers("fewer_steps", 20) if "fewer_steps" in table else FEWER_STEPS,
         reference=table.text("reference", ""),
         model=_model(_sub(table, "model", ModelChoice)),
         prompts=_prompts(_sub(table, "prompts", PromptChoice), folder),
@@ -215,16 +248,30 @@ def _variants(value: Any) -> tuple[VariantChoice, ...]:
 
 def _variant(value: object, index: int) -> VariantChoice:
     table = TomlTable(value, f"[[variants]] number {index + 1}", _names(VariantChoice))
-    options = table.value("options", {})
-    if not isinstance(options, dict):
-        raise table.wrong("options", options, "a table of the method's options")
     method = table.text("method")
+    settings = table.value("settings", [])
+    if not isinstance(settings, list) or not all(isinstance(item, dict) and item for item in settings):
+        raise table.wrong("settings", settings, "a list of tables of the method's options")
     return VariantChoice(
         name=table.text("name", method),
         method=method,
         ratios=table.numbers("ratios", 100) if "ratios" in table else None,
-        options=options,
+        options=_options(table),
+        settings=tuple(settings),
+        also=_also(table.value("also"), table.where) if "also" in table else None,
     )
+
+
+def _also(value: object, where: str) -> AlsoChoice:
+    table = TomlTable(value, f"also in {where}", _names(AlsoChoice))
+    return AlsoChoice(table.text("method"), _options(table))
+
+
+def _options(table: TomlTable) -> dict[str, Any]:
+    options = table.value("options", {})
+    if not isinstance(options, dict):
+        raise table.wrong("options", options, "a table of the method's options")
+    return options
 
 
 def _metrics(table: TomlTable, folder: Path) -> MetricChoice:

@@ -23,6 +23,7 @@ class Record:
     prompt: str
     seed: int
     seconds: float
+    multiply_adds: int  # executed in all calls of the denoiser
     file: str  # from the run folder
     bytes: int
     sha256: str

@@ -96,6 +96,11 @@ def _table(results: Results) -> dict[str, Any]:
     heads = [
         {"title": "variant", "meaning": "method and its settings"},
         {"title": "r", "meaning": "fraction of tokens merged away"},
+        {
+            "title": "fewer multiply-adds ↑",
+            "meaning": "executed by the denoiser for the baseline over those for the variant",
+            "falling": True,
+        },
         {"title": "speed-up ↑", "meaning": "median time of the baseline over that of the variant", "falling": True},
         {"title": "median s/im ↓", "meaning": "seconds per image, warm-up excluded"},
         {"title": "best s/im ↓", "meaning": "shortest time of any image"},
@@ -111,8 +116,9 @@ def _row(results: Results, variant: VariantResult, columns: Sequence[Column]) ->
     timing = variant.timing
     fastest = max(merged, key=lambda other: other.timing.speedup.value)
     cells: list[dict[str, Any]] = [
-        {"text": variant.name, "sort": variant.label},
+        {"text": f"{variant.name}, {variant.setting}".removesuffix(", "), "sort": variant.label},
         {"text": "" if variant.ratio is None else f"{variant.ratio:g}", "sort": variant.ratio},
+        {"text": f"{variant.saved:.2f}x", "sort": variant.saved},
         {**_estimate(timing.speedup, 2), "best": variant is fastest},
         {"text": f"{timing.median:.3f}", "sort": timing.median},
         {"text": f"{timing.best:.3f}", "sort": timing.best},

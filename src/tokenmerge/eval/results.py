@@ -37,8 +37,12 @@ class VariantResult:
     key: str
     name: str
     ratio: float | None
+    setting: str
+    ours: bool
     config: dict[str, Any] | None
     timing: Timing
+    multiply_adds: float  # executed in all calls of the denoiser, mean over images
+    saved: float  # times as many in the baseline
     metrics: dict[str, Estimate] = field(default_factory=dict)
     # This variant minus the reference, pair by pair: at the same ratio, and at the same time per image, which lies
     # between two of the reference's ratios; and minus the baseline where that has a value.
@@ -48,7 +52,8 @@ class VariantResult:
 
     @property
     def label(self) -> str:
-        return self.name if self.ratio is None else f"{self.name}, r = {self.ratio:g}"
+        parts = [self.name, *([] if self.ratio is None else [f"r = {self.ratio:g}"])]
+        return ", ".join([*parts, *([self.setting] if self.setting else [])])
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ def results_of(
     used = [records[variant.key, pair_id] for variant in variants for pair_id in ids]
     seconds = {v.key: {pair_id: records[v.key, pair_id].seconds for pair_id in ids} for v in variants}
     values = {**measured.values, "seconds": seconds}
+    executed = {v.key: float(np.mean([records[v.key, pair_id].multiply_adds for pair_id in ids])) for v in variants}
 
     def minus(variant: Variant, others: Mapping[str, float]) -> dict[str, Estimate]:
         paired = _differences(values, variant.key, others, resamples)
@@ -103,8 +109,12 @@ def results_of(
                 key=variant.key,
                 name=variant.name,
                 ratio=variant.ratio,
+                setting=variant.setting,
+                ours=variant.acceleration is not None and variant.acceleration.ours,
                 config=variant.config_dict(),
                 timing=timings[variant.key],
+                multiply_adds=executed[variant.key],
+                saved=executed[BASELINE.key] / max(1.0, executed[variant.key]),
                 metrics=_estimates(variant, measured, resamples),
                 to_reference=minus(variant, _at_its_ratio(variant, variants, reference)),
                 to_reference_as_fast=minus(variant, _as_fast(variant, variants, reference, timings)),

@@ -131,6 +131,7 @@ class RunFolder:
             prompt=pair.prompt,
             seed=pair.seed,
             seconds=image.seconds,
+            multiply_adds=image.multiply_adds,
             file=file,
             bytes=len(image.png),
             sha256=hashlib.sha256(image.png).hexdigest(),

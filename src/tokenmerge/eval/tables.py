@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from tabulate import tabulate
 
 from tokenmerge.eval.columns import COLUMNS, Column, shown_estimate
+from tokenmerge.eval.front_cells import cells_of
+from tokenmerge.eval.front_table import front_text
 from tokenmerge.eval.results import Results, VariantResult
 from tokenmerge.eval.statistics import Estimate
 
 UNAVAILABLE = "n/a"
+SAVES_NOTHING = 1.005  # times fewer multiply-adds; below, a row is pointed out
 
 
 def tables_of(results: Results) -> str:
@@ -19,7 +23,7 @@ def tables_of(results: Results) -> str:
     parts += [_metric_table(results)]
     parts += [_difference_table(results, "to_reference", "at the same ratio")]
     parts += [_difference_table(results, "to_reference_as_fast", "at equal speed")]
-    parts += [_by_ratio(results), _notes(results)]
+    parts += [_by_ratio(results), _front(results), _notes(results)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -48,8 +52,10 @@ def _conditions(results: Results) -> str:
 def _time_table(results: Results) -> str:
     rows = [
         [
-            _cell(variant.name),
+            _named(variant),
             _ratio(variant),
+            f"{variant.multiply_adds / 1e9:,.1f}",
+            f"{variant.saved:.2f}x",
             f"{variant.timing.best:.3f}",
             f"{variant.timing.median:.3f}",
             f"{variant.timing.mean:.3f}",
@@ -58,7 +64,8 @@ def _time_table(results: Results) -> str:
         ]
         for variant in results.variants
     ]
-    heads = ["variant", "r", "best s/im", "median s/im", "mean s/im", "time, % of baseline", "speed-up"]
+    heads = ["variant", "r", "multiply-adds, G", "fewer by", "best s/im", "median s/im", "mean s/im"]
+    heads += ["time, % of baseline", "speed-up"]
     return "## Time\n\n" + _table(rows, heads)
 
 
@@ -67,8 +74,9 @@ def _metric_table(results: Results) -> str:
     rows = []
     for variant in results.variants:
         cells = [_metric_cell(results, variant, column) for column in columns]
-        rows.append([_cell(variant.name), _ratio(variant), *cells])
-    return "## Quality\n\n" + _table(rows, ["variant", "r", *(f"{column.title} {column.arrow}" for column in columns)])
+        rows.append([_named(variant), _ratio(variant), f"{variant.saved:.2f}x", *cells])
+    heads = ["variant", "r", "multiply-adds fewer by", *(f"{column.title} {column.arrow}" for column in columns)]
+    return "## Quality\n\n" + _table(rows, heads)
 
 
 def _metric_cell(results: Results, variant: VariantResult, column: Column) -> str:
@@ -86,11 +94,11 @@ def _difference_table(results: Results, partner: str, how: str) -> str:
         return ""
     columns = [column for column in COLUMNS if any(column.metric in differences for _, differences in compared)]
     rows = [
-        [_cell(variant.name), _ratio(variant), shown_estimate(variant.timing.speedup, 3)]
+        [_named(variant), _ratio(variant), f"{variant.saved:.2f}x", shown_estimate(variant.timing.speedup, 3)]
         + [_difference_cell(differences, column) for column in columns]
         for variant, differences in compared
     ]
-    heads = ["variant", "r", "speed-up", *(column.title for column in columns)]
+    heads = ["variant", "r", "multiply-adds fewer by", "speed-up", *(column.title for column in columns)]
     return f"## Paired differences to {_cell(results.reference)} {how}\n\n" + _table(rows, heads)
 
 
@@ -118,6 +126,12 @@ def _by_ratio(results: Results) -> str:
     return text
 
 
+def _front(results: Results) -> str:
+    """Who is ahead at equal speed, if the run has methods of ours and rivals."""
+    cells = cells_of(json.loads(results.to_json()))
+    return f"## At equal speed\n\n{front_text(cells)}" if cells else ""
+
+
 def _time_cell(variant: VariantResult) -> str:
     return f"{variant.timing.median:.3f} ({100 * variant.timing.relative:.1f})"
 
@@ -132,6 +146,12 @@ def _notes(results: Results) -> str:
     titles = {column.metric: column.title for column in COLUMNS}
     lines += [f"- {titles[name]} is {UNAVAILABLE}: {reason}." for name, reason in results.unavailable.items()]
     lines += [
+        f"- {_cell(variant.label)} saved nothing: it executed as many multiply-adds as the baseline."
+        for variant in results.variants[1:]
+        if variant.saved < SAVES_NOTHING
+    ]
+    lines += [
+        "- Multiply-adds are those executed in all calls of the denoiser, counted apart from the timed generation.",
         "- Intervals of means and speed-ups are by bootstrap over pairs; those of FID by leaving out a small "
         "share of the images at a time, because drawing images with repeats moves FID itself.",
         "- At equal speed the reference stands between two of its ratios, in proportion to the median time per image; "
@@ -139,6 +159,10 @@ def _notes(results: Results) -> str:
         "- FID depends on how many images there are: compare it within one table only.",
     ]
     return "## Notes\n\n" + "\n".join(lines)
+
+
+def _named(variant: VariantResult) -> str:
+    return _cell(f"{variant.name}, {variant.setting}" if variant.setting else variant.name)
 
 
 def _ratio(variant: VariantResult) -> str:

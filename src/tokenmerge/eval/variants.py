@@ -1,17 +1,23 @@
-"""The variants of an experiment: each method at each of its ratios, and the unmerged baseline before them."""
+"""The variants of an experiment: the unmodified baseline, fewer steps, then each method at each of its settings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmerge.config.base import MergeConfig
+from tokenmerge.accelerations.base import Acceleration
+from tokenmerge.accelerations.fewer_steps import FewerSteps
+from tokenmerge.accelerations.merging import Merging
+from tokenmerge.accelerations.named import named_acceleration
+from tokenmerge.accelerations.together import Together
 from tokenmerge.errors import ConfigError
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.eval.experiment import Experiment, VariantChoice
-from tokenmerge.methods.named import named_config, ratio_field
+from tokenmerge.methods.named import METHODS, ratio_field
+
+FEWER_STEPS_NAME = "fewer steps"
 
 
 @dataclass(frozen=True)
@@ -19,44 +25,80 @@ class Variant:
     """One column of images."""
 
     key: str  # its folder's name
-    name: str  # what tables call it
+    name: str  # what tables call it; variants of one name are settings of one method
     ratio: float | None = None
-    config: MergeConfig | None = None  # None: nothing is merged
+    setting: str = ""  # what sets it apart from others of its name, besides the ratio
+    acceleration: Acceleration | None = None  # None: the pipeline as it is
 
     @property
     def label(self) -> str:
-        return self.name if self.ratio is None else f"{self.name}, r = {self.ratio:g}"
+        parts = [self.name, *([] if self.ratio is None else [f"r = {self.ratio:g}"])]
+        return ", ".join([*parts, *([self.setting] if self.setting else [])])
 
     def config_dict(self) -> dict[str, Any] | None:
-        return None if self.config is None else self.config.to_dict()
+        return None if self.acceleration is None else self.acceleration.settings()
 
 
 BASELINE = Variant("baseline", "baseline")
 
 
 def variants_of(experiment: Experiment) -> list[Variant]:
-    """The baseline first, then every variant at every ratio. Configs are built, so a wrong option shows at once."""
-    variants = [BASELINE]
+    """The baseline first. Accelerations are built, so a wrong option or a missing package shows at once."""
+    variants = [BASELINE, *_fewer_steps(experiment)]
     for choice in experiment.variants:
-        ratios: Sequence[float | None] = experiment.ratios if choice.ratios is None else choice.ratios
-        for ratio in ratios or [None]:
-            variants.append(_variant(choice, ratio))
+        for ratio in _ratios(choice, experiment):
+            variants += [_variant(choice, ratio, setting) for setting in choice.settings or ({},)]
     keys = [variant.key.lower() for variant in variants]  # some disks take ToMA and toma for one name
     for variant in variants:
         if keys.count(variant.key.lower()) > 1:
             raise ExperimentError(
                 f"variant {variant.name!r} would share the folder images/{variant.key} with another: give the variants "
-                f"names that differ in letters or digits, and each ratio once."
+                f"names that differ in letters or digits, and each ratio and setting once."
             )
     return variants
 
 
-def _variant(choice: VariantChoice, ratio: float | None) -> Variant:
+def _fewer_steps(experiment: Experiment) -> list[Variant]:
+    """One for each number of steps below the experiment's: with few steps, several shares come to the same number."""
+    steps = experiment.image.steps
+    found: dict[int, Variant] = {}
+    for share in experiment.fewer_steps:
+        try:
+            fewer = FewerSteps(share)
+        except ConfigError as error:
+            raise ExperimentError(f"fewer_steps: {error}") from None
+        run = fewer.steps_of(steps)
+        if run < steps:
+            key, setting = f"fewer-steps_{run}", f"{run} of {steps}"
+            found.setdefault(run, Variant(key, FEWER_STEPS_NAME, None, setting, fewer))
+    return list(found.values())
+
+
+def _ratios(choice: VariantChoice, experiment: Experiment) -> Sequence[float | None]:
+    if choice.ratios is None:
+        return experiment.ratios if choice.method in METHODS else [None]
+    return choice.ratios or [None]
+
+
+def _variant(choice: VariantChoice, ratio: float | None, setting: Mapping[str, Any]) -> Variant:
     try:
-        config = named_config(choice.method, ratio, choice.options)
+        acceleration = named_acceleration(choice.method, {**choice.options, **setting}, ratio)
+        if choice.also is not None:
+            acceleration = Together(acceleration, named_acceleration(choice.also.method, choice.also.options))
     except (ConfigError, TypeError) as error:
         raise ExperimentError(f"variant {choice.name!r}: {error}") from None
-    slug = re.sub(r"[^A-Za-z0-9.+-]+", "-", choice.name.replace("*", "-star")).strip("-.") or "variant"
-    key = slug[:80] if ratio is None else f"{slug[:80]}_r{ratio:g}"
-    shown = None if config.varies else config.number(ratio_field(choice.method))
-    return Variant(key, choice.name, shown, config)
+    told = ", ".join(f"{name} = {value}" for name, value in setting.items())
+    key = slug(choice.name) if ratio is None else f"{slug(choice.name)}_r{ratio:g}"
+    key = f"{key}_{slug(told)}" if told else key
+    return Variant(key, choice.name, _shown(choice, acceleration), told, acceleration)
+
+
+def slug(text: str) -> str:
+    return (re.sub(r"[^A-Za-z0-9.+-]+", "-", text.replace("*", "-star")).strip("-.") or "variant")[:80]
+
+
+def _shown(choice: VariantChoice, acceleration: Acceleration) -> float | None:
+    """The ratio that tables show, if there is one for the whole generation."""
+    if not isinstance(acceleration, Merging) or acceleration.config.varies:
+        return None
+    return acceleration.config.number(ratio_field(choice.method))

@@ -2,17 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+# The fused attention of a CPU, which torch's table of formulas lacks.
+ATTENTION_ON_A_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+class MultiplyAdds:
+    """Multiply-adds that were executed so far."""
+
+    def __init__(self) -> None:
+        self.total = 0
 
 
 def count_multiply_adds(call: Callable[[], object]) -> int:
-    """Multiply-adds of every layer that a call of a model on the meta device runs.
-
-    On the meta device attention is taken apart into the products it stands for. A fused kernel on a CPU goes uncounted.
-    """
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    """Multiply-adds of every layer that a call runs, on any device; on the meta device without computing anything."""
+    with torch.no_grad(), _counter() as counter:
         call()
+    return _executed(counter)
+
+
+@contextmanager
+def executed_in(models: Iterable[nn.Module]) -> Iterator[MultiplyAdds]:
+    """Count what runs inside calls of these models, and nothing else of what happens meanwhile.
+
+    What a cache or a skipped step leaves out is not executed and not counted. Slows the calls down: count apart from
+    timing.
+    """
+    counted = MultiplyAdds()
+    running: list[Any] = []
+
+    def enter(*_: Any) -> None:
+        running.append(_counter())
+        running[-1].__enter__()
+
+    def leave(*_: Any) -> None:
+        counter = running.pop()
+        counter.__exit__(None, None, None)
+        counted.total += _executed(counter)
+
+    handles = []
+    try:
+        for model in models:
+            # Before all others, so that what hooks of others compute is counted.
+            handles.append(model.register_forward_pre_hook(enter, prepend=True))
+            handles.append(model.register_forward_hook(leave, always_call=True))
+        yield counted
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _NoModules:
+    """Instead of torch's own tracker, which never ends in a model that some block holds as a submodule (cache-dit)."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _counter() -> FlopCounterMode:
+    counter = FlopCounterMode(display=False, custom_mapping={ATTENTION_ON_A_CPU: _attention})
+    counter.mod_tracker = _NoModules()  # type: ignore[assignment]
+    return counter
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """From the shapes (batch, heads, tokens, channels) of the three."""
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+def _executed(counter: FlopCounterMode) -> int:
     return int(counter.get_total_flops()) // 2

@@ -83,7 +83,7 @@ def _names(results: Results) -> list[str]:
 
 def _lines(results: Results) -> dict[str, list[VariantResult]]:
     return {
-        name: sorted((v for v in results.variants if v.name == name), key=lambda v: v.ratio or 0)
+        name: sorted((v for v in results.variants if v.name == name), key=lambda v: (v.ratio or 0, v.saved))
         for name in _names(results)
     }
 

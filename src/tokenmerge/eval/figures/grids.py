@@ -13,7 +13,7 @@ from PIL import Image, features
 
 from tokenmerge.eval.pairs import Pair
 from tokenmerge.eval.records import Record
-from tokenmerge.eval.variants import BASELINE, Variant
+from tokenmerge.eval.variants import BASELINE, Variant, slug
 
 ROWS = 4
 CELL = 192  # pixels
@@ -28,7 +28,7 @@ def grids_of(
     """Caption and SVG by file name: for each variant with several ratios, and each ratio with several variants."""
     sets: dict[str, tuple[str, list[Variant]]] = {}
     for variant in variants[1:]:
-        by_ratio = sets.setdefault(f"grid-{variant.key.split('_r')[0]}", (f"{variant.name} by ratio", []))
+        by_ratio = sets.setdefault(f"grid-{slug(variant.name)}", (f"{variant.name} by setting", []))
         by_ratio[1].append(variant)
         if variant.ratio is not None:  # it may change over steps or blocks
             by_variant = sets.setdefault(f"grid-r{variant.ratio:g}", (f"Variants at r = {variant.ratio:g}", []))

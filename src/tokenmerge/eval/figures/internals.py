@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tokenmerge.accelerations.merging import Merging
 from tokenmerge.eval.experiment import Experiment
 from tokenmerge.eval.figures.clusters import draw_clusters, recorded_hidden_states
 from tokenmerge.eval.figures.overlap import draw_overlaps, overlaps, recorded_destinations
@@ -45,5 +46,6 @@ def internal_figures(
 
 def _toma_of(experiment: Experiment) -> ToMA:
     """The first ToMA of the experiment, or ToMA as it comes."""
-    configs = [variant.config for variant in variants_of(experiment)]
+    accelerations = [variant.acceleration for variant in variants_of(experiment)]
+    configs = [acceleration.config for acceleration in accelerations if isinstance(acceleration, Merging)]
     return next((config for config in configs if type(config) is ToMA), ToMA())

@@ -5,25 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
-from tokenmerge.errors import UsageError
+from tokenmerge.accelerations.base import Acceleration, Generation, require_package
+from tokenmerge.api import denoisers_of
+from tokenmerge.errors import ConfigError
 from tokenmerge.models.base import is_a
 
 # With its 2 x 2 cells the package cannot merge more, and caps the ratio there without saying so.
 LARGEST_RATIO = 0.75
 
 
-def require_tomesd() -> None:
-    """Raise a sentence where the package is not installed."""
-    try:
-        import tomesd  # noqa: F401
-    except ImportError:
-        raise UsageError(
-            "tomesd-package needs the tomesd package: install it with `pip install 'tokenmerge[bench]'`, or leave "
-            "tomesd-package out of --methods."
-        ) from None
+@dataclass(frozen=True)
+class Tomesd(Acceleration):
+    """The tomesd package with its options.
+
+    Args:
+        ratio: Fraction of the tokens merged away, at most 0.75.
+        max_downsample: Levels of the UNet that are merged, by how much smaller they are: 1, 2, 4 or 8.
+    """
+
+    ratio: float = 0.5
+    max_downsample: int = 1
+
+    def __post_init__(self) -> None:
+        require_package("tomesd", "tomesd")
+        if not 0 < self.ratio <= LARGEST_RATIO:
+            raise ConfigError(
+                f"ratio is {self.ratio:g}, and the tomesd package merges at most {LARGEST_RATIO:g} (more it cuts down "
+                f"without saying so): use a ratio above 0 and up to {LARGEST_RATIO:g}."
+            )
+
+    def settings(self) -> dict[str, Any]:
+        return {"package": "tomesd", "ratio": self.ratio, "max_downsample": self.max_downsample}
+
+    def misfit(self, pipe: Any) -> str | None:
+        return why_not(denoisers_of(pipe)[0])
+
+    @contextmanager
+    def applied(self, pipe: Any, generation: Generation) -> Iterator[None]:
+        with patched(denoisers_of(pipe)[0], self.ratio, self.max_downsample):
+            yield
 
 
 def why_not(model: nn.Module) -> str | None:
