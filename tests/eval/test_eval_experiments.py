@@ -12,6 +12,7 @@ from tokenmerge.api import merged
 from tokenmerge.eval.experiment import read_experiment
 from tokenmerge.eval.prompts import read_prompts
 from tokenmerge.eval.variants import variants_of
+from tokenmerge.methods.skip_steps import SkipSteps
 from tokenmerge.runtime.tiny_random import build_tiny_random
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -39,11 +40,8 @@ def test_every_front_has_ours_fewer_steps_and_rivals():
     for path in FOLDER.glob("front_*.toml"):
         variants = variants_of(read_experiment(path))
         assert variants[1].name == "fewer steps"
-        assert [v.setting for v in variants if v.acceleration and v.acceleration.ours] == [
-            "preset = quality",
-            "preset = balanced",
-            "preset = fast",
-        ]
+        ours = [v.setting for v in variants if v.acceleration and v.acceleration.ours]
+        assert ours[:3] == ["preset = quality", "preset = balanced", "preset = fast"]
         assert len({v.name for v in variants}) >= 5
 
 
@@ -74,6 +72,8 @@ def distinct_configs():
         last = {variant.name: variant for variant in variants}
         for variant in (*first.values(), *last.values()):
             config = variant.acceleration.config
+            if isinstance(config, SkipSteps):  # which merges nothing
+                continue
             found.setdefault(repr(config), (f"{path.stem}: {variant.label}", config))
     return dict(found.values())
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenmerge.cli.bench_generation import add_generation, run_generation_bench
 from tokenmerge.cli.options import add_pickle_option
 from tokenmerge.errors import UsageError
 from tokenmerge.methods.named import METHODS
@@ -30,6 +31,7 @@ In every repeat each method has its turn on the same model, so that noise hits a
   tokenmerge bench --model flux --blocks 1,2          a Flux cut down to 1 double and 2 single blocks
   tokenmerge bench ops                                merge, unmerge and selection alone
   tokenmerge bench scaling                            one block of SDXL from 512 to 2048 px
+  tokenmerge bench --model sdxl generation --count-only   whole generations against fewer steps and caches
   tokenmerge bench table                              put the results in benchmarks/ into the README
 """
 MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "toma-detail", "lower-bound")
@@ -95,6 +97,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     _add_common(scaling, ratios="0.5", nested=True)
 
+    generation = add_generation(commands)
     table = commands.add_parser("table", help="write the README's tables from committed results")
     table.set_defaults(bench="table")
     table.add_argument(
@@ -104,7 +107,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--readme", type=Path, default=Path("README.md"), help="file for the short table (default: README.md)"
     )
     table.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a table is out of date")
-    for command in (ops, scaling, table):
+    for command in (ops, scaling, generation, table):
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
 
@@ -130,7 +133,8 @@ def _add_common(parser: argparse.ArgumentParser, ratios: str, nested: bool = Fal
 
 def run(args: argparse.Namespace) -> int:
     """Run what was asked for; the exit code."""
-    return {"model": _run_model, "ops": _run_ops, "scaling": _run_scaling, "table": _run_table}[args.bench](args)
+    commands = {"model": _run_model, "ops": _run_ops, "scaling": _run_scaling, "generation": _run_generation}
+    return {**commands, "table": _run_table}[args.bench](args)
 
 
 def _run_model(args: argparse.Namespace) -> int:
@@ -224,6 +228,13 @@ def _run_scaling(args: argparse.Namespace) -> int:
         return scaling_trials(model, pixels, methods, ratios, args.batch, earlier)
 
     return _measure("scaling", "bench scaling", args, settings, options, ratios, device, dtype, make_trials)
+
+
+def _run_generation(args: argparse.Namespace) -> int:
+    from tokenmerge.bench.subject import default_size
+
+    _check_outputs(args)
+    return run_generation_bench(args, _height_and_width(args.size or str(default_size(args.model))))
 
 
 def _run_table(args: argparse.Namespace) -> int:
