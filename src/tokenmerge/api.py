@@ -90,6 +90,8 @@ def apply(pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None
     ]
     for session in sessions:
         session.attach()
+        if pipeline_or_model is not session.model:
+            session.clock.watch(pipeline_or_model)
     if _is_compiled(pipeline_or_model):
         # Compiled code looks for hooks when it is made and never again: without this, nothing would be merged.
         torch.compiler.reset()

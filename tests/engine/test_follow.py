@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tokenmerge.engine.clock import Reading
 from tokenmerge.engine.follow import MOST_BRANCHES, Follower
 
 HERE = "the same batch, size, dtype and device"
@@ -26,7 +27,7 @@ class Loop:
         self.branches: list[int] = []
 
     def call(self, timestep: float | None, text: Any = TEXT, inputs: Tensor | None = None, shape: Any = HERE) -> str:
-        position = self.follower.observe(timestep, shape, (text,), noise(0) if inputs is None else inputs)
+        position = self.follower.observe(Reading(timestep), shape, (text,), noise(0) if inputs is None else inputs)
         self.branches.append(position.branch)
         return "image" if position.new_image else "step" if position.new_step else "goes on"
 

@@ -15,6 +15,7 @@ from identity import Identity
 from torch import Tensor, nn
 
 import tokenmerge as tm
+from tokenmerge.engine.clock import Clock
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedWarning, UnsupportedModelError
 from tokenmerge.models import FAMILIES
 from tokenmerge.models.base import (
@@ -192,7 +193,7 @@ def test_time_that_rises_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("time", [-0.25, float("nan"), float("inf")])
 def test_a_timestep_that_is_no_amount_of_noise_is_refused(time: float) -> None:
     with pytest.raises(MergeRuntimeError, match="how much noise is left"):
-        Call(time, ())
+        Clock().read(time)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

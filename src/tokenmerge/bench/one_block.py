@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.bench.subject import placed
-from tokenmerge.models.base import Call, Family, Stack, new_like, signature_of, timestep_value
+from tokenmerge.models.base import Call, Family, Stack, new_like, signature_of
 from tokenmerge.models.unet import basic_blocks
 
 TEXT_WIDTH = 2048
@@ -60,7 +60,7 @@ class OneBlockFamily(Family):
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         hidden = kwargs["hidden_states"]
-        return Call(timestep_value(kwargs["timestep"]), signature_of(hidden))
+        return Call(kwargs["timestep"], signature_of(hidden))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         like = next(model.parameters())

@@ -2,11 +2,13 @@
 
 Witnesses, the cheapest first: the timestep, the shape of the call, the conditioning by identity and then by value, and
 last, where these leave a doubt, how near the noisy input is to that of an earlier call. Only the last two wait for
-the device, and a pipeline of diffusers never needs them after its first step.
+the device. A loop never needs them if it passes the same conditioning at every step and its timesteps are known by
+their place in a schedule. Pipelines of diffusers do.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokenmerge.engine.clock import Reading, Timesteps
 from tokenmerge.errors import NothingMergedWarning
+from tokenmerge.ops.host import read_back
 
 # Guidance takes two or three branches; loops that make several images in turns have one for each.
 MOST_BRANCHES = 16
@@ -57,7 +61,8 @@ class Condition:
 @dataclass
 class _Branch:
     condition: Condition
-    inputs: Tensor  # the noisy input of its last call; a copy, because loops change their own in place
+    # The noisy input of its last call; a copy, because loops change their own in place. None where it is not needed.
+    inputs: Tensor | None
     called: bool = True  # in this step
 
 
@@ -65,9 +70,12 @@ class Follower:
     """Follows the calls of a model. A call without a timestep counts as the next step."""
 
     def __init__(self) -> None:
+        self.waits = 0  # how often values were compared, for which a GPU is waited for
         self.forget()
 
     def forget(self) -> None:
+        self._schedule: Timesteps | None = None
+        self._index = 0
         self._timestep: float | None = None
         self._timestep_before: float | None = None  # of the step before this one
         self._first_timestep: float | None = None
@@ -78,29 +86,35 @@ class Follower:
         self._told: dict[Hashable, int] = {}  # branches that the host has named
         self._called: set[Hashable] = set()  # those of them that were called in this step
 
-    def observe(
-        self, timestep: float | None, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor
-    ) -> Position:
+    def observe(self, reading: Reading, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor) -> Position:
         """Take note of a call.
 
+        reading: its timestep.
         signature: its batch, size, dtype and device. Another one is another image.
         condition: what the image is made from. Each that comes at the first step is a guidance branch; one that comes
             later is another image's, even where the timesteps go on as if it were the same.
         inputs: the noisy image that the model is called with.
         """
-        same_timestep = timestep is not None and timestep == self._timestep
-        branch = self._known(timestep, condition, inputs, same_timestep) if signature == self._signature else None
+        ordered = reading.schedule is not None and reading.schedule is self._schedule
+        same_timestep = reading.value is not None and reading.value == self._timestep
+        same_timestep &= not ordered or reading.index == self._index  # Heun's have each timestep twice
+        branch = None
+        if signature == self._signature:
+            branch = self._known(reading.value, condition, inputs, same_timestep, ordered)
         if branch is None:
-            may_join = same_timestep and self._first_step and signature == self._signature
-            return self._new(timestep, signature, condition, inputs, may_join and not self._made_again(condition))
+            joins = same_timestep and self._first_step and signature == self._signature
+            # Within one schedule it is the same image's. Else a pipeline's next image may look so.
+            joins = joins and len(self._branches) < MOST_BRANCHES and (ordered or not self._made_again(condition))
+            return self._new(reading, signature, condition, inputs, joins)
         new_step = not same_timestep or branch.called
         if new_step:
             self._first_step = False
             for each in self._branches:
                 each.called = False
         if not same_timestep:
-            self._timestep_before, self._timestep = self._timestep, timestep
-        branch.called, branch.inputs = True, inputs.detach().clone()
+            self._timestep_before, self._timestep = self._timestep, reading.value
+        self._schedule, self._index = reading.schedule, reading.index
+        branch.called, branch.inputs = True, _kept(reading, inputs)
         return Position(False, new_step, self._branches.index(branch))
 
     def observe_told(self, timestep: float | None, branch: Hashable) -> Position:
@@ -117,33 +131,56 @@ class Follower:
         return Position(new_image, new_step, self._told.setdefault(branch, len(self._told)))
 
     def _new(
-        self, timestep: float | None, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor, may_join: bool
+        self, reading: Reading, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor, joins: bool
     ) -> Position:
         """A guidance branch that has not been called yet, or the first call of another image."""
-        joins = may_join and len(self._branches) < MOST_BRANCHES
         if not joins:
             self.forget()
-            self._first_timestep = timestep
-        self._timestep, self._signature = timestep, signature
-        self._branches.append(_Branch(Condition(condition), inputs.detach().clone()))
+            self._first_timestep = reading.value
+        self._timestep, self._signature = reading.value, signature
+        self._schedule, self._index = reading.schedule, reading.index
+        self._branches.append(_Branch(Condition(condition), _kept(reading, inputs)))
         return Position(not joins, False, len(self._branches) - 1)
 
     def _known(
-        self, timestep: float | None, condition: tuple[Any, ...], inputs: Tensor, same_timestep: bool
+        self,
+        timestep: float | None,
+        condition: tuple[Any, ...],
+        inputs: Tensor,
+        same_timestep: bool,
+        ordered: bool,
     ) -> _Branch | None:
         """The branch that the call goes on with; None where it is another's."""
-        branches = given = [branch for branch in self._branches if branch.condition.is_given(condition)]
-        self._keeps_objects |= bool(branches) and not same_timestep
-        if not branches and not self._keeps_objects:
-            branches = [branch for branch in self._branches if branch.condition.equals(condition)]
+        given = [branch for branch in self._branches if branch.condition.is_given(condition)]
+        self._keeps_objects |= bool(given) and not same_timestep
+        if not given and ordered and same_timestep and self._first_step:
+            return None  # each condition that comes at the first step is a branch
+        branches = given or self._equal_to(condition)
         if not branches:
             return None
         waiting = [branch for branch in branches if not (same_timestep and branch.called)]
         falls = timestep is None or self._timestep is None or timestep <= self._timestep
-        if falls and len(given) == 1 and waiting:
-            return given[0]
         if not falls and not self._rises_a_little(timestep):
             return None
+        if ordered and given:
+            # Branches that share a condition come in the same order at every step.
+            return waiting[0] if waiting else None if self._first_step else given[0]
+        if falls and len(given) == 1 and waiting:
+            return given[0]
+        return self._nearest(waiting, branches, condition, inputs, falls)
+
+    def _equal_to(self, condition: tuple[Any, ...]) -> list[_Branch]:
+        """Branches with this condition by value, in a loop that may remake it at every step."""
+        if self._keeps_objects:
+            return []
+        self.waits += 1
+        return [branch for branch in self._branches if branch.condition.equals(condition)]
+
+    def _nearest(
+        self, waiting: list[_Branch], branches: list[_Branch], condition: tuple[Any, ...], inputs: Tensor, falls: bool
+    ) -> _Branch | None:
+        """The branch whose last input is nearest; None where none is near."""
+        self.waits += 1
         distances = [_distance(inputs, branch.inputs) for branch in waiting or branches]
         nearest = min(range(len(distances)), key=distances.__getitem__)
         # No sampler goes back to a larger timestep with the very same input: somebody begins again.
@@ -158,6 +195,7 @@ class Follower:
         """Whether a branch has this condition by value alone: at the first step a pipeline's next image looks so."""
         if any(branch.condition.is_given(condition) for branch in self._branches):
             return False
+        self.waits += 1
         return any(branch.condition.equals(condition) for branch in self._branches)
 
     def _rises_a_little(self, timestep: float | None) -> bool:
@@ -204,13 +242,21 @@ def _equal(one: Any, other: Any) -> bool:
         return type(one) is type(other) and bool(one == other)
     if one.is_meta or other.is_meta or one.shape != other.shape or one.device != other.device:
         return False
-    return torch.equal(one, other)
+    return bool(read_back((one == other).all()))
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
+def _kept(reading: Reading, inputs: Tensor) -> Tensor | None:
+    """A copy of the input, unless the schedule tells more than it."""
+    return inputs.detach().clone() if reading.schedule is None else None
+
+
+def _distance(one: Tensor, other: Tensor | None) -> float:
     """How far two noisy inputs are from each other, as a share of the longer one; 0 for the very same."""
+    if other is None:
+        return math.inf
     if one.is_meta or other.is_meta:
         return 0.0
     one, other = one.detach().float(), other.float()
-    longer = max(float(one.norm()), float(other.norm()))
-    return float((one - other).norm()) / longer if longer else 0.0
+    norms: list[float] = read_back(torch.stack([one.norm(), other.norm(), (one - other).norm()]))
+    longer = max(norms[:2])
+    return norms[2] / longer if longer else 0.0

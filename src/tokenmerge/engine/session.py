@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.keep import mask_on_grid
 from tokenmerge.engine.arguments import as_one, refuse_empty, shapes_of_call
+from tokenmerge.engine.clock import Clock
 from tokenmerge.engine.compatibility import (
     CACHE,
     allow_more_graphs,
@@ -80,8 +81,7 @@ class Session:
         self._chooses_scope = config.scope is None
         self._inspected = self if inspected is None else inspected
         self._names = argument_names(model)
-        self._follower = Follower()
-        self._rising_time = RisingTime()
+        self.clock, self._follower, self._rising_time = Clock(), Follower(), RisingTime()
         self.skipping = Skipping(model, timeline_of) if self.policy.step_speedup > 1 else None
         self._hooks: list[PlacedHook] = []
         refuse_misfit(model, self.config, family, stacks, keep)
@@ -118,7 +118,6 @@ class Session:
 
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""
-        self.state.forget()
         self._follower.forget()
         self._begin_image(None)
 
@@ -161,24 +160,25 @@ class Session:
             return FULL_STEP
         # What is made in inference mode cannot take part in training.
         signature = (call.signature, torch.is_inference_mode_enabled())
+        reading = self.clock.read(call.timestep, self.family.timestep_rises)
         if call.branch is None:
-            position = self._follower.observe(call.timestep, signature, self._condition(args, kwargs), inputs)
-            self._rising_time.observe(call.timestep, position.new_image)
+            position = self._follower.observe(reading, signature, self._condition(args, kwargs), inputs)
+            self._rising_time.observe(reading.value, position.new_image)
         else:
-            position = self._follower.observe_told(call.timestep, (signature, call.branch))
+            position = self._follower.observe_told(reading.value, (signature, call.branch))
         if position.new_image:
-            self.state.forget()
-            self._begin_image(call.timestep)
+            self._begin_image(reading.value)
         elif position.new_step:
             self.schedule = self.schedule.after(self._follower.progress or 0.0)
         step = self.schedule.step
         if self.skipping is not None:
-            step = self.skipping.begin_call(position.branch, step, Point(step.number, call.timestep))
+            step = self.skipping.begin_call(position.branch, step, Point(step.number, reading.value))
         if step.kind is not Kind.SKIPPED:
             self.state.begin_call(position.branch, step.number, step.select, step.weights)
         return step
 
     def _begin_image(self, first_timestep: float | None) -> None:
+        self.state.forget()
         timeline = None if self.skipping is None else self.skipping.begin_image(first_timestep)
         self.schedule = Schedule.begin(self.policy, timeline)
 

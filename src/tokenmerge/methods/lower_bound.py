@@ -7,6 +7,7 @@ ruined; the time is what matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -43,10 +44,8 @@ class LowerBound(ToMA):
                 groups = batch if self.attend == "global" else batch * regions.count
                 rows = (kept - regions.aside) * batch // groups
                 columns = regions.count * regions.size * batch // groups
-                generator = torch.Generator().manual_seed(0)
                 # The same for every sample, so that none depends on the rest of its batch.
-                down = torch.rand(groups // batch, rows, columns, generator=generator).repeat(batch, 1, 1)
-                down = (down / down.sum(dim=-1, keepdim=True)).to(tokens.device, tokens.dtype)
+                down = _projection(groups // batch, rows, columns, tokens.device).repeat(batch, 1, 1).to(tokens.dtype)
                 first = torch.arange(rows, device=tokens.device)
                 start = torch.arange(groups // batch, device=tokens.device)[:, None] * columns
                 places = (first + start).view(1, -1).expand(batch, -1)
@@ -58,3 +57,11 @@ class LowerBound(ToMA):
                     destinations=destinations_of(places, regions, place.in_region_order),
                 )
         return Operators(operators[layout.kept], keys_of(operators, layout, place))
+
+
+@lru_cache(maxsize=64)  # to draw on the host and copy would wait for the device at every new plan
+@torch.inference_mode(False)  # what is kept must serve training too
+def _projection(groups: int, rows: int, columns: int, device: torch.device) -> Tensor:
+    """(groups, rows, columns): the same random numbers each time, rows scaled to sum 1."""
+    drawn = torch.rand(groups, rows, columns, generator=torch.Generator().manual_seed(0))
+    return (drawn / drawn.sum(dim=-1, keepdim=True)).to(device)

@@ -18,7 +18,6 @@ from tokenmerge.models.base import (
     new_like,
     patch_grid,
     signature_of,
-    timestep_value,
 )
 
 JOINT_PARTS = (Part(("self",), "attn", mask="inside", text="first"), Part(("mlp",), "ff"))
@@ -46,7 +45,7 @@ class AuraFlowFamily(Family):
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         hidden = kwargs["hidden_states"]
-        return Call(timestep_value(kwargs.get("timestep")), signature_of(hidden))
+        return Call(kwargs.get("timestep"), signature_of(hidden))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -145,11 +144,12 @@ class Call:
 
     timestep: How much noise is left, in any unit: it falls from step to step towards 0 and is never negative. Progress,
         by which `within` and ratios over the steps go, is 1 - timestep / first timestep. A larger one begins another
-        image. For a model whose time rises from 0 to 1 give 1 - time, for one that takes log(sigma) give sigma. None
-        if the call has none: then every call is the next step of one image.
+        image. For a model whose time rises from 0 to 1 give 1 - time or set the family's `timestep_rises`, for one that
+        takes log(sigma) give sigma. None if the call has none: then every call is the next step of one image. A tensor
+        is read by the engine, without waiting for the device where it can (engine/clock.py): pass it on as it came.
     """
 
-    timestep: float | None
+    timestep: Any  # a number, a tensor or None
     signature: Hashable  # batch, size, dtype, device: a change of any forgets the plan
     # Parts in which this call looks tokens up by position (IP-Adapter masks do, in cross-attention): those parts
     # are left alone, and tokens stay in grid order.
@@ -162,14 +162,6 @@ class Call:
     branch: Hashable = None
     full: bool = False  # this call runs on all tokens, whatever the schedule says
     repeatable: bool = True  # to run it a second time changes nothing elsewhere; a cache would count another step
-
-    def __post_init__(self) -> None:
-        if self.timestep is not None and not 0 <= self.timestep < math.inf:
-            raise MergeRuntimeError(
-                f"read_call returned the timestep {self.timestep}: it says how much noise is left, falls towards 0 and "
-                f"is never negative. For a model whose time rises from 0 to 1 return 1 - time; for one that takes "
-                f"log(sigma) return sigma."
-            )
 
 
 class Family:
@@ -192,10 +184,9 @@ class Family:
         """Is this model one of the family?"""
         return is_a(model, self.class_name)
 
-    def timestep_of(self, kwargs: Mapping[str, Any]) -> float | None:
-        """The timestep of a call as a number that falls from step to step; None if it has no value."""
-        value = timestep_value(kwargs.get(self.timestep))
-        return 1 - value if self.timestep_rises and value is not None else value
+    def timestep_of(self, kwargs: Mapping[str, Any]) -> Any:
+        """The timestep of a call as the model was given it; the engine turns one that rises (`timestep_rises`)."""
+        return kwargs.get(self.timestep)
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         """Where its tokens can be merged."""
@@ -297,17 +288,6 @@ def patch_grid(
     patches = (patch, patch) if isinstance(patch, int) else patch
     sides = kwargs[name].shape[-len(patches) :]
     return tuple(side // length for side, length in zip(sides, patches, strict=True))
-
-
-def timestep_value(timestep: Any) -> float | None:
-    """The timestep as a number; None where it has no value, as on the meta device.
-
-    Reading it waits for the device once per call of the model, never inside a block.
-    """
-    if isinstance(timestep, torch.Tensor):
-        # Tokens that are given, not made, may have a timestep of their own: 0.
-        return None if timestep.is_meta else float(timestep.max())
-    return None if timestep is None else float(timestep)
 
 
 def new_like(model: nn.Module) -> dict[str, Any]:

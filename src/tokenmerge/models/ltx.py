@@ -19,7 +19,6 @@ from tokenmerge.models.base import (
     cos_sin_at,
     new_like,
     signature_of,
-    timestep_value,
 )
 
 PARTS = (Part(("self",), "attn1", mask="3d"), Part(("cross",), "attn2"), Part(("mlp",), "ff"))
@@ -44,7 +43,7 @@ class LTXFamily(Family):
         hidden = kwargs["hidden_states"]
         per_token = timestep.dim() > 1 and timestep.shape[1] > 1
         return Call(
-            timestep=timestep_value(timestep),
+            timestep=timestep,
             signature=(signature_of(hidden), _grid(args, kwargs)),
             fixed_order=TIME_PER_TOKEN if per_token else "",
         )

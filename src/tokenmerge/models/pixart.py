@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Call, Family, Stack, patch_grid, signature_of, timestep_value
+from tokenmerge.models.base import Call, Family, Stack, patch_grid, signature_of
 from tokenmerge.models.unet import basic_blocks
 
 
@@ -27,7 +27,7 @@ class PixArtFamily(Family):
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         hidden = kwargs["hidden_states"]
-        return Call(timestep_value(kwargs.get("timestep")), signature_of(hidden))
+        return Call(kwargs.get("timestep"), signature_of(hidden))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

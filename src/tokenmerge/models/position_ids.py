@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.ops.compiling import outside_compile
+from tokenmerge.ops.host import read_back
 
 # Reading ids waits for the device. Pipelines pass the same tensor at every step, so it is read once a generation.
 _READ: Any = WeakTensorKeyDictionary()
@@ -63,7 +64,7 @@ def _lengths_of(mask: Tensor) -> tuple[int, ...]:
             "the mask of the text is on the meta device, where it has no values to tell lengths from: pass a mask that "
             "is on the CPU."
         )
-    return tuple(mask.sum(dim=1).tolist())
+    return tuple(read_back(mask.sum(dim=1)))
 
 
 def _grid_of(text: int, ids: Tensor) -> tuple[int, int]:
@@ -74,9 +75,10 @@ def _grid_of(text: int, ids: Tensor) -> tuple[int, int]:
         )
     places = (ids if ids.dim() == 2 else ids[0])[text:, :3]
     # The image's own tokens come first and share their first id; a reference has another one.
-    own = int((places[:, 0] == places[0, 0]).cumprod(dim=0).sum())
+    in_image = (places[:, 0] == places[0, 0]).cumprod(dim=0)
     # Tokens come row by row, so the first row lasts until the row's id changes.
-    columns = int((places[:own, 1] == places[0, 1]).cumprod(dim=0).sum())
+    in_row = (places[:, 1] == places[0, 1]).cumprod(dim=0) * in_image
+    own, columns = read_back(torch.stack([in_image.sum(), in_row.sum()]))
     if own % columns:
         raise MergeRuntimeError(
             f"img_ids hold {own} tokens in rows of {columns}, which is not a grid: pass the ids of a whole image, row "

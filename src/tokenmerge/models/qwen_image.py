@@ -20,7 +20,6 @@ from tokenmerge.models.base import (
     new_like,
     rows_at,
     signature_of,
-    timestep_value,
 )
 
 PARTS = (Part(("self",), "attn", mask="inside", text="first"), Part(("mlp",), "img_mlp"))
@@ -54,7 +53,7 @@ class QwenImageFamily(Family):
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         hidden = kwargs["hidden_states"]
         return Call(
-            timestep=timestep_value(kwargs.get("timestep")),
+            timestep=kwargs.get("timestep"),
             signature=(signature_of(hidden), _grid(args, kwargs)),
             interleaved=kwargs.get("controlnet_block_samples") is not None,
         )

@@ -18,7 +18,6 @@ from tokenmerge.models.base import (
     new_like,
     patch_grid,
     signature_of,
-    timestep_value,
 )
 
 
@@ -46,7 +45,7 @@ class SD3Family(Family):
             kwargs.get("skip_layers"),
         )
         return Call(
-            timestep=timestep_value(kwargs.get("timestep")),
+            timestep=kwargs.get("timestep"),
             signature=signature_of(kwargs["hidden_states"]),
             interleaved=any(given is not None for given in apart),
         )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Block, Call, Family, Part, Stack, is_a, signature_of, timestep_value
+from tokenmerge.models.base import Block, Call, Family, Part, Stack, is_a, signature_of
 
 
 class UNetFamily(Family):
@@ -41,7 +41,7 @@ class UNetFamily(Family):
         sample = kwargs["sample"]
         attention_kwargs = kwargs.get("cross_attention_kwargs") or {}
         return Call(
-            timestep=timestep_value(kwargs.get("timestep")),
+            timestep=kwargs.get("timestep"),
             signature=signature_of(sample),
             positional=("cross",) if attention_kwargs.get("ip_adapter_masks") is not None else (),
         )

@@ -21,7 +21,6 @@ from tokenmerge.models.base import (
     new_like,
     patch_grid,
     signature_of,
-    timestep_value,
 )
 
 PARTS = (Part(("self",), "attn1", mask="4d"), Part(("cross",), "attn2"), Part(("mlp",), "ffn"))
@@ -46,7 +45,7 @@ class WanFamily(Family):
         timestep = kwargs["timestep"]
         hidden = kwargs["hidden_states"]
         fixed_order = TIME_PER_TOKEN if timestep.dim() == 2 else ""
-        return Call(timestep_value(timestep), signature_of(hidden), fixed_order=fixed_order)
+        return Call(timestep, signature_of(hidden), fixed_order=fixed_order)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tokenmerge.api import denoisers_of
+from tokenmerge.engine.clock import Clock
 from tokenmerge.eval.figures.drawing import new_figure, styled, to_svg
 from tokenmerge.models import family_of
 from tokenmerge.models.arguments import named_arguments
@@ -63,7 +64,7 @@ class _Recorder:
         self.found: list[HiddenState] = []
 
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        timestep = self.family.read_call((), named_arguments(module, args, kwargs)).timestep
+        timestep = Clock().read(self.family.read_call((), named_arguments(module, args, kwargs)).timestep).value
         # Guidance may call the model twice at one step.
         self.step += self.step < 0 or timestep is None or timestep != self.timestep
         self.timestep = timestep

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from tokenmerge.engine.clock import Clock
 from tokenmerge.integrations.comfyui.sampling import KEY, Run, run_of
-from tokenmerge.models.base import Call, Family, signature_of, timestep_value
+from tokenmerge.models.base import Call, Family, signature_of
 
 OPTIONS = "transformer_options"
 # Kinds of patches, by the part that they work in. What they look up by position must be in grid order.
@@ -60,17 +61,15 @@ class ComfyFamily(Family):
         ours = {name: value for name, value in options.items() if name == KEY}
         return {**kwargs, OPTIONS: {**ours, "optimized_attention_override": _attend_anywhere}}
 
-    def _noise_left(self, run: Run | None, options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> float | None:
-        if run is not None and run.by_sigma:
-            return timestep_value(options.get("sigmas"))
-        return timestep_value(kwargs.get(self.timestep))
+    def _noise_left(self, run: Run | None, options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
+        return options.get("sigmas") if run is not None and run.by_sigma else kwargs.get(self.timestep)
 
     @staticmethod
     def _merges(run: Run | None, options: Mapping[str, Any]) -> bool:
         if run is None:
             # Called without a sampler: by a script that has applied merging to the bare model.
             return "sample_sigmas" not in options
-        return run.whole or run.covers(timestep_value(options.get("sigmas")))
+        return run.whole or run.covers(Clock().read(options.get("sigmas")).value)
 
 
 def _attend_anywhere(function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,173 @@
+"""The timestep of a call as a number, without waiting for the device.
+
+A pipeline keeps all its timesteps in one tensor and passes them one by one. Some pass a view of it: where the view
+begins says which timestep it is. Others compute with it first (Flux divides by 1000): then the scheduler's own count of
+steps says which it is. So the device is read once a generation, for all of them. Only a loop that does neither, and
+makes its timesteps on the device, has to wait at every call.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.ops.host import read_back
+
+# A schedule has at most the 1,000 steps of training; what lies in a larger storage is no list of timesteps.
+LONGEST_SCHEDULE = 4096
+# What half precision leaves of a timestep.
+ROUNDING = 0.01
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The timestep of a call, and its place among those of its schedule if that is known."""
+
+    value: float | None  # None without a timestep, and on the meta device
+    schedule: Timesteps | None = None
+    index: int = 0
+
+
+class Timesteps:
+    """All timesteps of a generation, read once."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor  # kept, so that no other tensor comes to lie in its storage
+        self._version = _version(tensor)
+        count = _room(tensor)
+        self.values: list[float] = read_back(tensor.as_strided((count,), (1,), 0).float())
+        # For timesteps that are computed from these: the factor, the first index, and whether a second one agreed.
+        self.factor: float | None = None
+        self.first = 0
+        self.agrees: bool | None = None
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in the same storage, unchanged since."""
+        # Inference tensors do not count their changes: they are taken to be unchanged.
+        return _storage(tensor) == _storage(self._tensor) and _version(tensor) == self._version
+
+
+class Clock:
+    """Reads the timesteps of one model's calls."""
+
+    def __init__(self) -> None:
+        self._pipeline: Any = None  # a weak reference
+        self._known: Timesteps | None = None
+        self.waits = 0  # how often a value was read from a device
+
+    def watch(self, pipeline: Any) -> None:
+        """Follow the scheduler of the pipeline that the model belongs to."""
+        self._pipeline = weakref.ref(pipeline)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_pipeline": None}  # a copy of the model belongs to another pipeline
+
+    def read(self, timestep: Any, rises: bool = False) -> Reading:
+        """The timestep of a call. rises: it goes from 0 to 1 as noise is removed, and what is left is 1 less it."""
+        if timestep is None or (isinstance(timestep, Tensor) and timestep.is_meta):
+            return Reading(None)
+        reading = self._read(timestep if isinstance(timestep, Tensor) else torch.tensor(float(timestep)), rises)
+        _check(reading.value)
+        return reading
+
+    def _read(self, timestep: Tensor, rises: bool) -> Reading:
+        if _is_one_of_many(timestep):
+            schedule = self._timesteps(timestep)
+            index = int(timestep.storage_offset())
+            return Reading(_left(schedule.values[index], rises), schedule, index)
+        if timestep.device.type == "cpu":
+            return Reading(_largest(timestep, rises))
+        return self._by_scheduler(timestep, rises) or Reading(self._waited(timestep, rises))
+
+    def _timesteps(self, tensor: Tensor) -> Timesteps:
+        if self._known is None or not self._known.holds(tensor):
+            self.waits += tensor.device.type != "cpu"
+            self._known = Timesteps(tensor)
+        return self._known
+
+    def _waited(self, timestep: Tensor, rises: bool) -> float:
+        self.waits += 1
+        return _largest(timestep, rises)
+
+    def _by_scheduler(self, timestep: Tensor, rises: bool) -> Reading | None:
+        """By the scheduler's count of steps, once two timesteps of a generation have shown that it is this loop's."""
+        scheduler = self._scheduler()
+        timesteps = getattr(scheduler, "timesteps", None)
+        if not isinstance(timesteps, Tensor) or not 1 < _room(timesteps) <= LONGEST_SCHEDULE:
+            return None
+        index = _steps_taken(scheduler)
+        schedule = self._timesteps(timesteps)
+        index = None if index is None else index + int(timesteps.storage_offset())
+        if index is None or index >= len(schedule.values) or schedule.agrees is False:
+            return None
+        if schedule.agrees is None and not self._agrees(schedule, index, self._waited(timestep, rises)):
+            return None
+        assert schedule.factor is not None
+        return Reading(schedule.values[index] * schedule.factor, schedule, index)
+
+    @staticmethod
+    def _agrees(schedule: Timesteps, index: int, value: float) -> bool:
+        """Whether a timestep may be told from its index. Those of the first two steps are read to find out."""
+        if schedule.factor is None:
+            schedule.factor, schedule.first = value / (schedule.values[index] or 1.0), index
+        expected = schedule.values[index] * schedule.factor
+        alike = abs(value - expected) <= ROUNDING * abs(expected)
+        if not alike or index != schedule.first:
+            schedule.agrees = alike
+        return alike
+
+    def _scheduler(self) -> Any:
+        return None if self._pipeline is None else getattr(self._pipeline(), "scheduler", None)
+
+
+def _steps_taken(scheduler: Any) -> int | None:
+    """How many steps a scheduler has taken of its timesteps; None where it does not count."""
+    if not hasattr(scheduler, "step_index"):
+        return None
+    taken = scheduler.step_index
+    if taken is None:
+        taken = getattr(scheduler, "begin_index", None) or 0
+    return taken if isinstance(taken, int) else None
+
+
+def _is_one_of_many(tensor: Tensor) -> bool:
+    """Whether it is a view of a single number in a list."""
+    single = all(length == 1 or stride == 0 for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return single and 1 < _room(tensor) <= LONGEST_SCHEDULE
+
+
+def _room(tensor: Tensor) -> int:
+    """How many numbers its storage holds."""
+    return tensor.untyped_storage().nbytes() // tensor.itemsize
+
+
+def _storage(tensor: Tensor) -> tuple[int, Any]:
+    return tensor.untyped_storage()._cdata, tensor.dtype
+
+
+def _version(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _largest(timestep: Tensor, rises: bool) -> float:
+    # Tokens that are given, not made, may have a timestep of their own: 0.
+    return _left(float(read_back(timestep.max())), rises)
+
+
+def _left(time: float, rises: bool) -> float:
+    return 1 - time if rises else time
+
+
+def _check(value: float | None) -> None:
+    if value is not None and not 0 <= value < math.inf:
+        raise MergeRuntimeError(
+            f"read_call returned the timestep {value}: it says how much noise is left, falls towards 0 and is never "
+            f"negative. For a model whose time rises from 0 to 1 return 1 - time; for one that takes log(sigma) return "
+            f"sigma."
+        )

@@ -1,0 +1,115 @@
+"""No step waits for the device: every model and method on a CUDA device that has no values to wait for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import FakeGpu, HostWaits
+from tiny_models import TINY_MODELS, TinyModel, made
+from torch import Tensor
+
+import tokenmerge as tm
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.session import session_of
+from tokenmerge.errors import ConfigError, NothingMergedError
+from tokenmerge.methods.named import METHODS
+from tokenmerge.models import family_of, position_ids
+
+# Merging error, new plans and full steps in turn; destinations drawn at random; keys alone; queries alone.
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "select and weigh": {"select_every": 3, "weights_every": 1, "detail_every": 0, "scope": "site"},
+    "calibrate": {"detail_every": 3, "select_every": 2, "weights_every": 1},
+    "calibrate, scope stack": {"detail_every": 3, "scope": "stack"},
+    "full in between": {"merge_every": 2, "detail_every": 0},
+    "random": {"selector": "random", "ratio": 0.5, "detail_every": 0},
+    "keys": {"ratio": 0, "kv_ratio": 0.75, "tile": (2, 2), "selector": "random"},
+    "fewer queries": {"ratio": 0.75, "kv_ratio": 0.5, "scope": "site"},
+}
+
+
+class Loop:
+    """Generations as a pipeline runs them: one list of timesteps, the same text at each step."""
+
+    def __init__(self, tiny: TinyModel, gpu: FakeGpu, config: MergeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gpu = gpu
+        self.model = made(tiny.build)
+        self.handle = tm.apply(self.model, config)
+        tiny.call(self.model, [0, 1], tiny.grid(8, 8))  # how a grid is cut is worked out on the host, once
+        for module in ("engine.clock", "engine.follow", "models.position_ids"):
+            monkeypatch.setattr(f"tokenmerge.{module}.read_back", gpu.read_back)
+        once = position_ids._once  # whose values are read once a generation, for its tensors are the same at all steps
+        monkeypatch.setattr(position_ids, "_once", lambda values, read: once(gpu.real(values), read))
+        gpu.model(self.model)
+        self.times = (0.1, 0.8) if family_of(self.model).timestep_rises else (0.9, 0.2)
+        self.inputs = gpu.on_device(tiny.inputs([0, 1], tiny.grid(8, 8)))
+
+    def generate(self, watch: bool, steps: int) -> None:
+        self.run(watch, self.gpu.readable(torch.linspace(*self.times, steps)))
+
+    def run(self, watch: bool, timesteps: Tensor) -> None:
+        with self.gpu.running(watch):
+            for timestep in timesteps.unbind():
+                name = family_of(self.model).timestep
+                self.model(**{**self.inputs, name: timestep.expand(self.inputs[name].shape)})
+
+
+def watched(tiny: TinyModel, config: MergeConfig, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    loop = Loop(tiny, FakeGpu(), config, monkeypatch)
+    loop.generate(watch=False, steps=2)  # the first makes what is kept for this size: tables of indices, on the device
+    loop.generate(watch=True, steps=5)
+    return loop
+
+
+# The model itself reads values from the device at every call.
+WAITS_BY_ITSELF = ("lumina2",)
+
+
+def cases(names: Iterable[str], always: Callable[[str, TinyModel], bool]) -> list[Any]:
+    """Every name on every model; most of them only where there is time for long tests."""
+    return [
+        pytest.param(name, tiny, id=f"{name}-{tiny}", marks=() if always(name, tiny) else pytest.mark.long)
+        for tiny in TINY_MODELS
+        if tiny.name not in WAITS_BY_ITSELF
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "tiny"), cases(SCHEDULES, lambda name, tiny: name == "calibrate" or tiny.name == "flux")
+)
+def test_no_step_of_toma_waits_for_the_device(tiny: TinyModel, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"ratio": 0.75, "tile": (4, 4), **SCHEDULES[schedule]}
+    if options.get("scope", "site") not in tiny.scopes or (options.get("kv_ratio") and not tiny.merges_keys):
+        pytest.skip("the model does not allow it")
+    loop = watched(tiny, tm.ToMA(min_tokens=0, skip_blocks=0, **options), monkeypatch)
+    session = session_of(loop.model)
+    assert session is not None
+    assert session.merged_calls
+    assert session.full_calls or not (options.get("detail_every") or options.get("merge_every"))
+    assert loop.gpu.reads == 2  # the timesteps of each generation, all at once
+
+
+@pytest.mark.parametrize(("method", "tiny"), cases(METHODS, lambda name, tiny: tiny.name == "sd15"))
+def test_no_step_of_a_named_method_waits_for_the_device(
+    tiny: TinyModel, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(METHODS[method].make(), min_tokens=0, skip_blocks=0)
+    try:
+        loop = watched(tiny, config, monkeypatch)
+    except (ConfigError, NothingMergedError):
+        pytest.skip("the method does not fit the model")
+    assert loop.gpu.reads == 2
+
+
+def test_a_timestep_made_on_the_device_at_each_step_is_waited_for() -> None:
+    """What a loop without a list of timesteps costs; and the test above can fail."""
+    tiny = next(model for model in TINY_MODELS if model.name == "sd15")
+    monkeypatch = pytest.MonkeyPatch()
+    loop = Loop(tiny, FakeGpu(), tm.ToMA(min_tokens=0), monkeypatch)
+    with pytest.raises(HostWaits, match="values are read"):
+        loop.run(watch=True, timesteps=loop.gpu.tensor(torch.ones(1)))
+    monkeypatch.undo()
