@@ -39,7 +39,7 @@ def cases(*configs: tm.MergeConfig) -> pytest.MarkDecorator:
             pytest.param(tiny, config, id=f"{tiny}-{type(config).__name__}-{config.scope}-{number}")
             for tiny in TINY_MODELS
             for number, config in enumerate(configs)
-            if config.scope in tiny.scopes and (tiny.merges_keys or not config.keys_apart)
+            if config.scope in tiny.scopes and ((tiny.merges_keys and tiny.separate_keys) or not config.keys_apart)
         ],
     )
 
@@ -69,7 +69,7 @@ def test_merging_runs_on_fewer_tokens_and_matters(tiny: TinyModel, config: tm.Me
         merged_tokens = part_lengths(model)
     assert len(full) == len(shortened)
     all_tokens = 2**tiny.video * 64
-    if tiny.merges_keys:
+    if tiny.merges_keys and config.scope not in tiny.read_elsewhere:
         most = all_tokens // (4 if config.keys_apart else 2) + tiny.text
         assert max(shortened) == most
         assert all(few < many for few, many in zip(shortened, full, strict=True) if many >= all_tokens)
@@ -93,6 +93,8 @@ def test_any_size_and_batch(tiny: TinyModel, config: tm.MergeConfig, height: int
 
 @every_method
 def test_each_sample_is_merged_by_itself(tiny: TinyModel, config: tm.MergeConfig) -> None:
+    if not tiny.double:
+        pytest.skip("it has float32 in its own code")
     # In double precision: what these models magnify of float32's rounding, which differs between machines, passes 1e-5.
     model = nn.Module.double(made(tiny.build))
     grid = tiny.grid(8, 12)

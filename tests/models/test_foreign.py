@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedWarni
 from tokenmerge.models import FAMILIES
 from tokenmerge.models.base import (
     Block,
-    Call,
     Family,
     Part,
     Rotary,
@@ -29,7 +29,6 @@ from tokenmerge.models.base import (
     cos_sin_at,
     new_like,
     patch_grid,
-    signature_of,
 )
 
 PARTS = (Part(("self",), "attn", mask="4d", mask_argument="bias"), Part(("mlp",), "mlp"))
@@ -40,14 +39,13 @@ class FlowFamily(Family):
     class_name = "FlowDiT"
     latent, timestep, conditions = "noisy", "t", ("y",)
     parts: tuple[Part, ...] = PARTS
-    rotary = Rotary(("cos", "sin"), cos_sin_at)
+    timestep_rises = True
+    rotary: Rotary | None = Rotary(("cos", "sin"), cos_sin_at)
+    argument, patch, output = "x", 2, None
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        blocks = blocks_of(model, "layers", self.parts, argument="x", rotary=self.rotary)
-        return [Stack("layers", "layers", model, lambda args, kwargs: patch_grid(2, args, kwargs, "noisy"), blocks)]
-
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        return Call(1 - float(kwargs["t"][0]), signature_of(kwargs["noisy"]))
+        blocks = blocks_of(model, "layers", self.parts, self.output, self.rotary, argument=self.argument)
+        return [Stack("layers", "layers", model, partial(patch_grid, self.patch, name="noisy"), blocks)]
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         new = new_like(model)
@@ -182,7 +180,7 @@ def test_time_that_rises_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("error")
         for time in (0.0, 0.2, 0.4, 0.6, 0.8):
             model(**flow_inputs(1, time))
-    monkeypatch.setattr(FlowFamily, "read_call", Family.read_call)
+    monkeypatch.setattr(FlowFamily, "timestep_rises", False)
     with tm.merged(model, TILES):
         for time in (0.0, 0.2, 0.4, 0.6):
             model(**flow_inputs(1, time))

@@ -238,6 +238,8 @@ def _version(value: Any) -> int | None:
 
 
 def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_equal, one, other))
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return type(one) is type(other) and bool(one == other)
     if one.is_meta or other.is_meta or one.shape != other.shape or one.device != other.device:

@@ -279,7 +279,8 @@ class Span:
     def _check_samples(self, tokens: Tensor) -> None:
         row, samples = self.row, self.session.batch
         assert row is not None
-        if tokens.shape[0] != samples:
+        # Video UNets have frames among their samples.
+        if tokens.shape[0] % samples:
             raise MergeRuntimeError(
                 f"{row.first.name} was given {tokens.shape[0]} of the {samples} samples of its call, and its plan is "
                 f"for all of them. FasterCache does this where guidance doubles the batch: switch it off with "

@@ -7,12 +7,16 @@ import difflib
 from torch import nn
 
 from tokenmerge.errors import UnsupportedModelError
+from tokenmerge.models.allegro import AllegroFamily
 from tokenmerge.models.auraflow import AuraFlowFamily
 from tokenmerge.models.base import Family, is_a
 from tokenmerge.models.bria import BriaFamily, BriaFiboFamily
 from tokenmerge.models.chroma import ChromaFamily
+from tokenmerge.models.cogvideox import CogVideoXFamily, ConsisIDFamily
 from tokenmerge.models.cogview import CogView3PlusFamily, CogView4Family
+from tokenmerge.models.cosmos import CosmosFamily
 from tokenmerge.models.dit import DiTFamily
+from tokenmerge.models.easyanimate import EasyAnimateFamily
 from tokenmerge.models.ernie_image import ErnieImageFamily
 from tokenmerge.models.flux import FluxFamily
 from tokenmerge.models.flux2 import Flux2Family
@@ -22,10 +26,15 @@ from tokenmerge.models.hidream import HiDreamFamily
 from tokenmerge.models.hunyuan_dit import HunyuanDiTFamily
 from tokenmerge.models.hunyuan_image import HunyuanImageFamily
 from tokenmerge.models.hunyuan_video import HunyuanVideoFamily
+from tokenmerge.models.hunyuan_video15 import HunyuanVideo15Family
+from tokenmerge.models.kandinsky5 import Kandinsky5Family
 from tokenmerge.models.krea2 import Krea2Family
+from tokenmerge.models.latte import LatteFamily
 from tokenmerge.models.longcat_image import LongCatImageFamily
 from tokenmerge.models.ltx import LTXFamily
+from tokenmerge.models.ltx2 import LTX2Family
 from tokenmerge.models.lumina2 import Lumina2Family
+from tokenmerge.models.mochi import MochiFamily
 from tokenmerge.models.omnigen import OmniGenFamily
 from tokenmerge.models.ovis_image import OvisImageFamily
 from tokenmerge.models.pixart import PixArtFamily
@@ -33,7 +42,8 @@ from tokenmerge.models.qwen_image import QwenImageFamily
 from tokenmerge.models.sana import SanaFamily
 from tokenmerge.models.sd3 import SD3Family
 from tokenmerge.models.unet import UNetFamily
-from tokenmerge.models.wan import WanFamily
+from tokenmerge.models.video_unets import AnimateDiffFamily, I2VGenFamily, StableVideoFamily, TextToVideoFamily
+from tokenmerge.models.wan import ChronoEditFamily, SkyReelsFamily, WanAnimateFamily, WanFamily, WanVACEFamily
 from tokenmerge.models.z_image import ZImageFamily
 
 FAMILIES: list[Family] = [
@@ -66,10 +76,32 @@ FAMILIES: list[Family] = [
     HiDreamFamily(),
     Krea2Family(),
     OmniGenFamily(),
+    AllegroFamily(),
+    CogVideoXFamily(),
+    ConsisIDFamily(),
+    CosmosFamily(),
+    EasyAnimateFamily(),
+    HunyuanVideo15Family(),
+    Kandinsky5Family(),
+    LatteFamily(),
+    LTX2Family(),
+    MochiFamily(),
+    AnimateDiffFamily(),
+    I2VGenFamily(),
+    StableVideoFamily(),
+    TextToVideoFamily(),
+    ChronoEditFamily(),
+    SkyReelsFamily(),
+    WanAnimateFamily(),
+    WanVACEFamily(),
 ]
 
 # Models that people ask for and that do not fit: class name -> (name, reason).
 UNFIT = {
+    "HunyuanVideoFramepackTransformer3DModel": (
+        "HunyuanVideo FramePack",
+        "its frames stand between those of its history and the text, at places that differ from block to attention",
+    ),
     "PriorTransformer": ("Prior of unCLIP", "it makes an embedding of an image, and has no spatial tokens"),
 }
 

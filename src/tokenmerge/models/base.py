@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -270,10 +271,19 @@ def cos_sin_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) ->
     return rows_at(cos, places, tokens), rows_at(sin, places, tokens)
 
 
-def blocks_of(model: nn.Module, name: str, parts: tuple[Part, ...], **options: Any) -> tuple[Block, ...]:
-    """Blocks of equal parts from the list that a model holds under a name; options: as of `Block`."""
+def blocks_of(
+    model: nn.Module,
+    name: str,
+    parts: tuple[Part, ...],
+    output: int | None = None,
+    rotary: Rotary | None = None,
+    **more: Any,
+) -> tuple[Block, ...]:
+    """The blocks that a model holds in a list called `name`, all of one kind. Options are those of `Block`."""
     modules: Any = model.get_submodule(name)
-    return tuple(Block(f"{name}.{index}", module, parts, **options) for index, module in enumerate(modules))
+    return tuple(
+        Block(f"{name}.{index}", module, parts, output, rotary, **more) for index, module in enumerate(modules)
+    )
 
 
 def is_a(model: object, *class_names: str) -> bool:
@@ -288,6 +298,13 @@ def patch_grid(
     patches = (patch, patch) if isinstance(patch, int) else patch
     sides = kwargs[name].shape[-len(patches) :]
     return tuple(side // length for side, length in zip(sides, patches, strict=True))
+
+
+def sigma_of(timestep: Any) -> Any:
+    """How much noise is left, for a model that is given log(sigma) / 4 (EDM's), which becomes negative."""
+    if timestep is None:
+        return None
+    return (4 * timestep).exp() if isinstance(timestep, Tensor) else math.exp(4 * timestep)
 
 
 def new_like(model: nn.Module) -> dict[str, Any]:

@@ -9,25 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Block, Call, Family, Part, Rotary, Stack, new_like, patch_grid, signature_of
+from tokenmerge.models.base import Block, Call, Family, Stack, blocks_of, new_like, patch_grid, signature_of
 
-
-def blocks_of(
-    model: nn.Module,
-    name: str,
-    parts: tuple[Part, ...],
-    output: int | None = None,
-    rotary: Rotary | None = None,
-    **more: Any,
-) -> tuple[Block, ...]:
-    """The blocks that a model holds in a list called `name`, all of one kind.
-
-    output, rotary, more: as in `Block`.
-    """
-    modules: Any = model.get_submodule(name)
-    return tuple(
-        Block(f"{name}.{index}", module, parts, output, rotary, **more) for index, module in enumerate(modules)
-    )
+__all__ = ["LatentFamily", "blocks_of", "first"]
 
 
 def first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:

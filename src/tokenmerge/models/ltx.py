@@ -36,7 +36,7 @@ class LTXFamily(Family):
             Block(f"transformer_blocks.{index}", module, PARTS, rotary=ROTARY)
             for index, module in enumerate(model.transformer_blocks)  # type: ignore[arg-type]
         )
-        return [Stack("transformer_blocks", "transformer_blocks", model, _grid, blocks)]
+        return [Stack("transformer_blocks", "transformer_blocks", model, grid_of_video, blocks)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         timestep = kwargs["timestep"]
@@ -44,7 +44,7 @@ class LTXFamily(Family):
         per_token = timestep.dim() > 1 and timestep.shape[1] > 1
         return Call(
             timestep=timestep,
-            signature=(signature_of(hidden), _grid(args, kwargs)),
+            signature=(signature_of(hidden), grid_of_video(args, kwargs)),
             fixed_order=TIME_PER_TOKEN if per_token else "",
         )
 
@@ -64,5 +64,5 @@ class LTXFamily(Family):
         }
 
 
-def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+def grid_of_video(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(kwargs[name] for name in ("num_frames", "height", "width"))

@@ -16,9 +16,10 @@ class UNetFamily(Family):
 
     name = "Stable Diffusion UNet (1.x, 2.x, SDXL, Kolors)"
     class_name = "UNet2DConditionModel"
+    transformer = "Transformer2DModel"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        found = [(name, module) for name, module in model.named_modules() if is_a(module, "Transformer2DModel")]
+        found = [(name, module) for name, module in model.named_modules() if is_a(module, self.transformer)]
         # In the order they run: named_modules has the middle last.
         order = ("down_blocks", "mid_block", "up_blocks")
         transformers = dict(sorted(found, key=lambda item: order.index(item[0].split(".")[0])))
@@ -58,7 +59,7 @@ class UNetFamily(Family):
             "timestep": torch.full((), 500.0, device=like.device),
             "encoder_hidden_states": torch.randn(batch, *text, **new),
         }
-        if config.addition_embed_type == "text_time":
+        if getattr(config, "addition_embed_type", None) == "text_time":
             # Six numbers describe the picture's size; the rest of the projection's input is the pooled text.
             pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
             inputs["added_cond_kwargs"] = {

@@ -1,4 +1,4 @@
-"""Wan 2.1 and 2.2, video: `WanTransformer3DModel`."""
+"""Wan 2.1 and 2.2, and models made from it: VACE, Animate, SkyReels V2, ChronoEdit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import nn
 
 from tokenmerge.models.base import (
     TIME_PER_TOKEN,
-    Block,
     Call,
     Family,
     Part,
     Rotary,
     Stack,
+    blocks_of,
     cos_sin_at,
     new_like,
     patch_grid,
@@ -32,20 +32,18 @@ class WanFamily(Family):
 
     name = "Wan 2.1, 2.2 (video)"
     class_name = "WanTransformer3DModel"
+    interleaved = False  # whether something is added to the tokens between blocks
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config
-        blocks = tuple(
-            Block(f"blocks.{index}", module, PARTS, rotary=ROTARY)
-            for index, module in enumerate(model.blocks)  # type: ignore[arg-type]
-        )
+        blocks = blocks_of(model, "blocks", PARTS, rotary=ROTARY)
         return [Stack("blocks", "blocks", model, partial(patch_grid, tuple(config.patch_size)), blocks)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         timestep = kwargs["timestep"]
         hidden = kwargs["hidden_states"]
         fixed_order = TIME_PER_TOKEN if timestep.dim() == 2 else ""
-        return Call(timestep, signature_of(hidden), fixed_order=fixed_order)
+        return Call(timestep, signature_of(hidden), (), fixed_order, interleaved=self.interleaved)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
@@ -59,3 +57,49 @@ class WanFamily(Family):
         if config.image_dim is not None:
             inputs["encoder_hidden_states_image"] = torch.randn(batch, 257, config.image_dim, **new)
         return inputs
+
+
+class SkyReelsFamily(WanFamily):
+    """Diffusion forcing, with a timestep for each frame, keeps tokens in grid order."""
+
+    name = "SkyReels V2 (video)"
+    class_name = "SkyReelsV2Transformer3DModel"
+
+
+class ChronoEditFamily(WanFamily):
+    name = "ChronoEdit"
+    class_name = "ChronoEditTransformer3DModel"
+
+
+class WanVACEFamily(WanFamily):
+    """Blocks of the control branch, one in five, keep every token; what they return is added between blocks."""
+
+    name = "Wan VACE (video)"
+    class_name = "WanVACETransformer3DModel"
+    interleaved = True
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        config: Any = model.config
+        inputs = super().example_inputs(model, size, batch)
+        control = torch.randn(batch, config.vace_in_channels, 21, size[0] // 8, size[1] // 8, **new_like(model))
+        return {**inputs, "control_hidden_states": control}
+
+
+class WanAnimateFamily(WanFamily):
+    """A face adapter reads the frames between blocks, so each block returns every token."""
+
+    name = "Wan Animate (video)"
+    class_name = "WanAnimateTransformer3DModel"
+    interleaved = True
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        config: Any = model.config
+        new = new_like(model)
+        inputs = super().example_inputs(model, size, batch)
+        rows, columns, face = size[0] // 8, size[1] // 8, config.motion_encoder_size
+        # The first of 21 latent frames is the reference's: the rest are 77 of a video, with a pose and a face each.
+        more = {
+            "pose_hidden_states": torch.randn(batch, config.latent_channels, 20, rows, columns, **new),
+            "face_pixel_values": torch.randn(batch, 3, 77, face, face, **new),
+        }
+        return {**inputs, **more}

@@ -25,6 +25,18 @@ from tiny_models.flux_relatives import (
     longcat_image,
     ovis_image,
 )
+from tiny_models.frames_as_samples import (
+    animatediff,
+    animatediff_inputs,
+    i2vgen,
+    i2vgen_inputs,
+    latte,
+    latte_inputs,
+    stable_video,
+    stable_video_inputs,
+    text_to_video,
+    video_unet_inputs,
+)
 from tiny_models.joint_attention import (
     auraflow,
     auraflow_inputs,
@@ -65,6 +77,33 @@ from tiny_models.single_stream import (
 )
 from tiny_models.unets import sd15_unet, sdxl_inputs, sdxl_unet, unet_inputs
 from tiny_models.video import hunyuan_inputs, hunyuan_video, ltx, ltx_inputs, wan, wan_inputs
+from tiny_models.video_cross import (
+    allegro,
+    allegro_inputs,
+    chronoedit,
+    cosmos,
+    cosmos_inputs,
+    kandinsky5,
+    kandinsky5_inputs,
+    ltx2,
+    ltx2_inputs,
+    skyreels,
+    wan_animate,
+    wan_animate_inputs,
+    wan_vace,
+    wan_vace_inputs,
+)
+from tiny_models.video_joint import (
+    cogvideox,
+    cogvideox_inputs,
+    consisid,
+    easyanimate,
+    easyanimate_inputs,
+    hunyuan_video15,
+    hunyuan_video15_inputs,
+    mochi,
+    mochi_inputs,
+)
 
 __all__ = ["DIFFUSERS", "TINY_MODELS", "TinyModel", "made", "per_sample", "prompt", "tiny"]
 
@@ -130,6 +169,26 @@ ALL_TINY_MODELS = [
     TinyModel("ernie-image", ernie_image, ernie_image_inputs, text=5, since="0.42"),
     TinyModel("hidream", hidream, hidream_inputs, text=11, square=True, timestep="timesteps", since="0.42"),
     TinyModel("hunyuan-dit", hunyuan_dit, hunyuan_dit_inputs, scopes=("site",), since="0.42"),
+    TinyModel("cogvideox", cogvideox, cogvideox_inputs, text=5, video=True, since="0.42"),
+    TinyModel("consisid", consisid, cogvideox_inputs, text=5, video=True, since="0.42"),
+    TinyModel("mochi", mochi, mochi_inputs, text=5, video=True, separate_keys=False, since="0.42"),
+    TinyModel("easyanimate", easyanimate, easyanimate_inputs, text=5, video=True, since="0.42"),
+    TinyModel("hunyuan-video-1.5", hunyuan_video15, hunyuan_video15_inputs, text=10, video=True, since="0.42"),
+    TinyModel("skyreels", skyreels, wan_inputs, video=True, since="0.42"),
+    TinyModel("chronoedit", chronoedit, wan_inputs, video=True, since="0.42"),
+    TinyModel(
+        "wan-vace", wan_vace, wan_vace_inputs, video=True, read_elsewhere=("site", "block", "stack"), since="0.42"
+    ),
+    TinyModel("wan-animate", wan_animate, wan_animate_inputs, video=True, since="0.42"),
+    TinyModel("cosmos", cosmos, cosmos_inputs, video=True, double=False, since="0.42"),
+    TinyModel("kandinsky5", kandinsky5, kandinsky5_inputs, video=True, double=False, since="0.42"),
+    TinyModel("ltx2", ltx2, ltx2_inputs, video=True, read_elsewhere=("site",), since="0.42"),
+    TinyModel("allegro", allegro, allegro_inputs, video=True, since="0.42"),
+    TinyModel("latte", latte, latte_inputs, own_keys=True, since="0.42"),
+    TinyModel("animatediff", animatediff, animatediff_inputs, own_keys=True, since="0.42"),
+    TinyModel("text-to-video", text_to_video, video_unet_inputs, own_keys=True, since="0.42"),
+    TinyModel("i2vgen", i2vgen, i2vgen_inputs, own_keys=True, since="0.42"),
+    TinyModel("stable-video", stable_video, stable_video_inputs, own_keys=True, since="0.42"),
 ]
 # What an older release of diffusers lacks cannot be tested there.
 TINY_MODELS = [model for model in ALL_TINY_MODELS if Version(model.since) <= DIFFUSERS]

@@ -30,6 +30,9 @@ class TinyModel:
     scopes: tuple[str, ...] = ("site", "block", "stack")
     merges_keys: bool = True  # does it have self-attention that runs on merged tokens?
     own_keys: bool = False  # can keys be merged apart from queries?
+    separate_keys: bool = True  # can its attention read fewer keys than it has queries?
+    double: bool = True  # does it run in double precision?
+    read_elsewhere: tuple[str, ...] = ()  # scopes in which attention that no part holds reads all of its tokens
     makes_tokens: tuple[str, ...] = ()  # modules that give the tokens of the grid, by the last part of their names
     makes_positions: tuple[str, ...] = ()  # modules that give rotary embeddings, one row a token
     square: bool = False  # the model itself takes square images alone
@@ -51,7 +54,8 @@ class TinyModel:
     def run(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """The model's output as one tensor."""
         with torch.no_grad():
-            output: Tensor | list[Tensor] = model(**inputs, return_dict=False)[0]
+            returned: Tensor | tuple[Any, ...] = model(**inputs, return_dict=False)
+        output = returned if isinstance(returned, Tensor) else returned[0]  # Kandinsky returns it as it is
         return torch.stack(output) if isinstance(output, list) else output
 
     def __str__(self) -> str:

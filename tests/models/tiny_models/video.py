@@ -10,23 +10,25 @@ from torch import nn
 
 from tiny_models.base import Grid, per_sample, prompt, steps
 
+WAN: dict[str, Any] = {
+    "patch_size": (1, 2, 2),
+    "num_attention_heads": 2,
+    "attention_head_dim": 12,
+    "in_channels": 4,
+    "out_channels": 4,
+    "text_dim": 12,
+    "freq_dim": 8,
+    "ffn_dim": 16,
+    "num_layers": 2,
+    "cross_attn_norm": True,
+    "rope_max_seq_len": 64,
+}
+
 
 def wan() -> nn.Module:
     from diffusers import WanTransformer3DModel
 
-    return WanTransformer3DModel(
-        patch_size=(1, 2, 2),
-        num_attention_heads=2,
-        attention_head_dim=12,
-        in_channels=4,
-        out_channels=4,
-        text_dim=12,
-        freq_dim=8,
-        ffn_dim=16,
-        num_layers=2,
-        cross_attn_norm=True,
-        rope_max_seq_len=64,
-    )
+    return WanTransformer3DModel(**WAN)
 
 
 def wan_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:
