@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from tokenmerge.accelerations.base import require_package
+from tokenmerge.accelerations.tomesd_package import patched, reaching_downsample, why_not
 from tokenmerge.bench.blocks import observe_blocks
 from tokenmerge.bench.subject import Subject, placed, subject_of
-from tokenmerge.bench.tomesd_package import patched, reaching_downsample, require_tomesd, why_not
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.schedule import Kind, Step, steps_of
 from tokenmerge.engine.session import Session
@@ -110,7 +111,7 @@ def merged(subject: Subject, config: MergeConfig, steps: int, name: str) -> Gene
 
 def tomesd_package(subject: Subject, steps: int, ratio: float = 0.5) -> Generation:
     """The tomesd package, which matches tokens in every block of every step."""
-    require_tomesd()
+    require_package("tomesd", "tomesd")
     reason = why_not(subject.model)
     if reason is not None:
         raise ConfigError(f"the tomesd package cannot be simulated here: {reason}.")
