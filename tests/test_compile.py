@@ -30,17 +30,15 @@ def fresh_compiler() -> Iterator[None]:
     [
         {"scope": "site"},
         {"scope": "stack"},
-        {"scope": "site", "ratio": 0.5, "kv_ratio": 0.75},
-        {"scope": "stack", "ratio": 0.5, "kv_ratio": 0.75},
-        {"scope": "site", "ratio": 0.75, "kv_ratio": 0.5},
+        {"scope": "site", "ratio": 0.5, "keys": "sampled"},
         {"scope": "site", "ratio": 0.875, "tile": (4, 4)},
         {"scope": "stack", "ratio": 0.875, "tile": (4, 4)},
     ],
-    ids=["site", "stack", "site, fewer keys", "stack, fewer keys", "fewer queries", "site, told", "stack, told"],
+    ids=["site", "stack", "sampled keys", "site, large tiles", "stack, large tiles"],
 )
 def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any, options: Any) -> None:
     grid = tiny.grid(8, 8)
-    schedule = {"select_every": 4, "weights_every": 2}
+    schedule = {"select_every": (4, 2)}
     config = tm.ToMA(min_tokens=0, skip_blocks=0, **schedule, **{"ratio": 0.75, "tile": (2, 2), **options})
     timesteps = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     eager = made(tiny.build)
@@ -67,9 +65,11 @@ def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any
 
 @pytest.mark.parametrize("tiny", MODELS, ids=str)
 @pytest.mark.parametrize("scope", ["site", "stack"])
-def test_after_three_whole_steps_there_are_no_new_graphs(tiny: Any, scope: Any) -> None:
-    """What is remembered of whole steps that run merged as well grows up to two of them, and no further."""
-    config = tm.ToMA(ratio=0.75, tile=(2, 2), detail_every=2, scope=scope, min_tokens=0, skip_blocks=0)
+def test_after_three_full_steps_there_are_no_new_graphs(tiny: Any, scope: Any) -> None:
+    """What is cached from full steps grows up to two of them, and no further."""
+    config = tm.ToMA(
+        ratio=0.75, tile=(2, 2), correction=tm.FullSteps(every=2, within=None), scope=scope, min_tokens=0, skip_blocks=0
+    )
     model = made(tiny.build)
     with tm.merged(model, config):
         model.compile_repeated_blocks(fullgraph=True, backend="eager")
@@ -78,7 +78,7 @@ def test_after_three_whole_steps_there_are_no_new_graphs(tiny: Any, scope: Any) 
             tiny.call(model, [0], tiny.grid(8, 8), 0.9 - 0.05 * step)
             graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[0] > 0
-    assert graphs[6:] == graphs[6:7] * 6  # whole are 1, 3 and 5
+    assert graphs[6:] == graphs[6:7] * 6  # full are 0, 2 and 4
 
 
 def test_whole_model_compile_gives_the_same_image() -> None:

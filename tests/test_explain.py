@@ -30,7 +30,7 @@ def test_saving_equals_arithmetic_by_hand(unet: TinyModel) -> None:
     """Self-attention only: what is saved is each attention at N tokens less the same at N / 2, less the products."""
     model = unet.build()
     inputs = unet.inputs([0], (16, 16))
-    every = {"select_every": 10, "weights_every": 10, "detail_every": 0}
+    every = {"select_every": 10}
     config = tm.ToMA(ratio=0.5, parts=("self",), min_tokens=0, tile=(4, 4), **every)
     with tm.merged(model, config) as handle, torch.no_grad():
         model(**inputs)
@@ -52,8 +52,8 @@ def test_saving_equals_arithmetic_by_hand(unet: TinyModel) -> None:
 
 def test_measured_counts_are_those_of_the_run(unet: TinyModel) -> None:
     model = unet.build()
-    every = {"select_every": 4, "weights_every": 2, "detail_every": 0}
-    config = tm.ToMA(ratio=0.5, min_tokens=0, tile=(2, 2), share="model", **every)
+    every = {"select_every": (4, 2)}
+    config = tm.ToMA(ratio=0.5, min_tokens=0, tile=(2, 2), **every)
     with tm.merged(model, config) as handle, torch.no_grad():
         assert handle.explain(size=(128, 128)).models[0].measured is None
         for step in range(8):
@@ -120,7 +120,7 @@ def test_a_schedule_of_two_steps_is_counted_as_one_of_ten() -> None:
     """What a call costs that selects, makes weights or does neither has nothing to do with how often it comes."""
     model = tiny("pixart").build()
     counted = []
-    for options in ({}, {"select_every": 2, "weights_every": 2}):
+    for options in ({}, {"select_every": 2}):
         with tm.merged(model, tm.ToMA(ratio=0.75, min_tokens=0, **options)) as handle:
             work = handle.explain(size=(128, 128)).models[0].multiply_adds
         counted.append((work.steady, work.weights, work.select))
@@ -151,7 +151,7 @@ def test_sana_is_explained_at_the_size_it_was_made_for() -> None:
 
     with torch.device("meta"):
         model = SanaTransformer2DModel(num_layers=1)
-    with tm.merged(model, tm.ToMA()) as handle:
+    with tm.merged(model, tm.TileMean()) as handle:
         assert handle.explain().models[0].stacks[0].grid == (32, 32)
 
 
@@ -176,7 +176,7 @@ def test_an_ip_adapter_of_a_transformer_does_not_stand_in_the_way() -> None:
 
 def test_of_few_steps_less_is_saved(unet: TinyModel) -> None:
     """A picture of 4 steps has two whole ones, one of 10 three, and one of many a sixth of them."""
-    with tm.merged(unet.build(), tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0, thin_keys=False)) as handle:
+    with tm.merged(unet.build(), tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0)) as handle:
         reports = {steps: handle.explain(size=(128, 128), steps=steps) for steps in (4, 10, None)}
         with pytest.raises(tm.TokenMergeError, match="steps is 0"):
             handle.explain(size=(128, 128), steps=0)
@@ -192,7 +192,7 @@ def test_a_timestep_that_is_a_number_is_no_reason_to_count_otherwise(unet: TinyM
     counted = []
     for timestep in (500, torch.tensor(500)):
         model = unet.build()
-        config = tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0, thin_keys=False)
+        config = tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0)
         with tm.merged(model, config) as handle, torch.no_grad():
             model(**{**unet.inputs([0], (16, 16)), "timestep": timestep})
             counted.append(handle.explain().models[0].multiply_adds)

@@ -61,7 +61,7 @@ def test_dtype_and_device() -> None:
 
 
 def test_meta_models_can_be_explained() -> None:
-    handle = tm.apply(load_denoiser_on_meta("tiny-random"), tm.ToMA())
+    handle = tm.apply(load_denoiser_on_meta("tiny-random"), tm.TileMean())
     assert handle.explain(size=(256, 256)).models[0].stacks[0].grid == (32, 32)
 
 

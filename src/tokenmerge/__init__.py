@@ -4,9 +4,12 @@ from tokenmerge.api import Handle, apply, merged, remove
 from tokenmerge.autotune.break_even import worthwhile
 from tokenmerge.autotune.tune import tune
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.correction import FullSteps
 from tokenmerge.errors import TokenMergeError
 from tokenmerge.methods.lower_bound import LowerBound
+from tokenmerge.methods.sampled_keys import SampledKeys
 from tokenmerge.methods.skip_steps import SkipSteps
+from tokenmerge.methods.tile_mean import TileMean
 from tokenmerge.methods.todo import ToDo
 from tokenmerge.methods.tofu import ToFu
 from tokenmerge.methods.toma import ToMA
@@ -18,10 +21,13 @@ from tokenmerge.zoo import autoencoder as _autoencoder  # noqa: F401 - so that p
 __version__ = "0.1.0"
 
 __all__ = [
+    "FullSteps",
     "Handle",
     "LowerBound",
     "MergeConfig",
+    "SampledKeys",
     "SkipSteps",
+    "TileMean",
     "ToDo",
     "ToFu",
     "ToMA",

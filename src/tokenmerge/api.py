@@ -39,7 +39,7 @@ class Handle:
         """What is merged where, and what it should save; after a run also what was measured.
 
         size: (height, width) of the image in pixels; by default that of the last call, or the model's own.
-        steps: of the picture: of few steps more run whole (`detail_within`), and less is saved. By default, many.
+        steps: denoising steps of the image. With few steps more of them run full, and less is saved. By default, many.
         """
         from tokenmerge.report.explain import explain
 
@@ -66,7 +66,8 @@ def apply(pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None
     config: a preset by name ("quality", "balanced", "fast"), a method with its options, or what `worthwhile` has
         found. By default what is recommended for the model: the preset "balanced".
     keep: a black and white mask of what must stay sharp, as an image, an array or a tensor of height x width and of any
-        size. Tokens that hold a white pixel are kept as they are, and the ratio is of the others. For ToMA.
+        size. Tokens that hold a white pixel are kept as they are, and the ratio is of the others. For ToMA and
+        TileMean.
 
     >>> handle = apply(pipe)  # doctest: +SKIP
     >>> image = pipe("a photo of a lighthouse").images[0]  # doctest: +SKIP

@@ -26,7 +26,7 @@ class NothingMergedError(TokenMergeError, RuntimeError):
 
 
 class NothingMergedWarning(UserWarning):
-    """Every call fell on a step that runs whole, so that nothing was merged after all."""
+    """Every step ran full, so nothing was merged."""
 
 
 class MergeRuntimeError(TokenMergeError, RuntimeError):

@@ -1,9 +1,8 @@
 """Settings by what they are for, and by how a model's attention takes its keys: the one table of them.
 
-Where the values come from: the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of
-its keys, which is as good as not to be seen; what the MLP loses is seen first, and one whole step in six gives most of
-it back. In transformers of a single level keys have more to say, and leaving them out saves less: most is kept where
-tiles are smaller.
+The values come from the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of its
+keys. In transformers of a single level keys matter more and leaving them out saves less, so most is kept with smaller
+tiles there.
 """
 
 from __future__ import annotations
@@ -14,21 +13,23 @@ from torch import nn
 
 from tokenmerge.api import denoisers_of
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.correction import FullSteps
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.toma import ToMA
+from tokenmerge.methods.sampled_keys import SampledKeys
+from tokenmerge.methods.tile_mean import TileMean
 from tokenmerge.models import family_of
 
 Name = Literal["quality", "balanced", "fast"]
 NAMES: tuple[Name, ...] = ("quality", "balanced", "fast")
 
-EVERYWHERE: dict[Name, MergeConfig] = {"balanced": ToMA(), "fast": ToMA(detail_every=8, detail_within=0.5)}
-# Attention that takes keys and values of its own: UNets, PixArt, and families of yours that say so.
-OWN_KEYS: dict[Name, MergeConfig] = {"quality": ToMA.keys(), **EVERYWHERE}
-# Queries and keys are made of the same tokens, often with text among them: all others.
-JOINT: dict[Name, MergeConfig] = {
-    "quality": ToMA(ratio=0.75, tile=(2, 2), detail_every=3, detail_within=0.35),
-    **EVERYWHERE,
+EVERYWHERE: dict[Name, MergeConfig] = {
+    "balanced": TileMean(),
+    "fast": TileMean(correction=FullSteps(every=8, within=0.5)),
 }
+# Attention that takes keys and values as an argument: UNets, PixArt, and registered families that say so.
+OWN_KEYS: dict[Name, MergeConfig] = {"quality": SampledKeys(), **EVERYWHERE}
+# Queries and keys are computed from the same tokens, often with text among them: all others.
+JOINT: dict[Name, MergeConfig] = {"quality": TileMean(tile=2, correction=FullSteps(every=3)), **EVERYWHERE}
 
 
 def preset(name: Name, model: Any) -> MergeConfig:

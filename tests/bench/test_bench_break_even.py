@@ -45,7 +45,7 @@ def test_where_everything_pays_the_config_stays_as_it_was(unet: nn.Module) -> No
 
 def test_times_are_those_of_the_block_unmerged_and_on_average_over_the_schedule(unet: nn.Module) -> None:
     """An MLP of C channels takes 12 C² multiply-adds a token; merging and unmerging 2 D C with D kept in a tile."""
-    config = tm.ToMA(ratio=0.5, parts=("mlp",), min_tokens=1000, detail_every=0, select_every=10, weights_every=10)
+    config = tm.ToMA(ratio=0.5, parts=("mlp",), min_tokens=1000, select_every=10)
     (row,) = worthwhile(unet, config, SIZE, clock=Work()).timings
     tokens, channels, tile = 1024, 16, 16
     saved = tokens * (12 * channels**2 // 2 - 2 * tile // 2 * channels)
@@ -54,14 +54,14 @@ def test_times_are_those_of_the_block_unmerged_and_on_average_over_the_schedule(
 
 
 def test_a_part_that_costs_more_than_it_saves_is_left_alone(unet: nn.Module) -> None:
-    found = worthwhile(unet, tm.ToMA(ratio=0.5, region="global", scope="site", detail_every=0), SIZE, clock=Work())
+    found = worthwhile(unet, tm.ToMA(ratio=0.5, region="tile+global"), SIZE, clock=Work())
     assert found.config.parts == ("self",)
     assert {row.part for row in found.timings if not row.worthwhile} == {"cross", "mlp"}
 
 
 def test_a_level_that_gains_nothing_is_left_alone_and_explain_says_why(unet: nn.Module) -> None:
     """Of 128 tokens 64 are kept: 2 * 64 * C work to save 6 C², which pays for 32 channels and not for 16."""
-    found = worthwhile(unet, tm.ToMA(ratio=0.5, parts=("mlp",), tile=(8, 16), detail_every=0), SIZE, clock=Work())
+    found = worthwhile(unet, tm.ToMA(ratio=0.5, parts=("mlp",), tile=(8, 16)), SIZE, clock=Work())
     assert found.config.skip_blocks == ("down_blocks.0.attentions.0.transformer_blocks.*",)
     with tm.merged(unet, found) as handle:
         explanation = handle.explain(SIZE)
@@ -72,7 +72,7 @@ def test_a_level_that_gains_nothing_is_left_alone_and_explain_says_why(unet: nn.
 
 def test_blocks_that_were_skipped_stay_skipped(unet: nn.Module) -> None:
     mid = "mid_block.attentions.0.transformer_blocks.0"
-    config = tm.ToMA(ratio=0.5, parts=("mlp",), tile=(8, 16), skip_blocks=(mid,), detail_every=0)
+    config = tm.ToMA(ratio=0.5, parts=("mlp",), tile=(8, 16), skip_blocks=(mid,))
     found = worthwhile(unet, config, SIZE, clock=Work())
     assert set(found.config.skip_blocks) == {
         "down_blocks.0.attentions.0.transformer_blocks.*",
@@ -88,7 +88,7 @@ def test_whole_blocks_are_timed_whole(unet: nn.Module, scope: str) -> None:
 
 def test_where_nothing_pays_a_sentence_says_so(unet: nn.Module) -> None:
     with pytest.raises(tm.TokenMergeError, match="merging saves no time here"):
-        worthwhile(unet, tm.ToMA(ratio=0.5, region="global", parts=("cross", "mlp")), SIZE, clock=Work())
+        worthwhile(unet, tm.ToMA(ratio=0.5, region="tile+global", parts=("cross", "mlp")), SIZE, clock=Work())
 
 
 def test_the_model_comes_out_as_it_went_in(unet: nn.Module) -> None:
@@ -106,11 +106,8 @@ def test_what_cannot_be_timed_is_refused(unet: nn.Module) -> None:
 
 def test_full_steps_are_kept_and_cost_their_merged_run(unet: nn.Module) -> None:
     """Of three steps one is full and runs merged as well, which the other two have to make up for."""
-    plain = worthwhile(unet, tm.ToMA.plain(0.5), SIZE, clock=Work())
-    config = tm.ToMA(ratio=0.5, scope="site", merge_every=2)
-    found = worthwhile(unet, config, SIZE, clock=Work())
-    assert (found.timings, found.config) == (plain.timings, config)
-    config = tm.ToMA(ratio=0.5, scope="site", detail_every=3)
+    plain = worthwhile(unet, tm.ToMA(ratio=0.5), SIZE, clock=Work())
+    config = tm.ToMA(ratio=0.5, scope="site", correction=tm.FullSteps(every=3, within=None))
     found = worthwhile(unet, config, SIZE, clock=Work())
     assert found.config == config
     for row, alone in zip(found.timings, plain.timings, strict=True):
@@ -121,7 +118,8 @@ def test_full_steps_are_kept_and_cost_their_merged_run(unet: nn.Module) -> None:
 
 
 def test_a_scope_left_open_is_timed_as_it_will_run_and_stays_open(unet: nn.Module) -> None:
-    found = worthwhile(unet, tm.ToMA(ratio=0.5), SIZE, clock=Work())
-    stack = worthwhile(unet, tm.ToMA(ratio=0.5, scope="stack"), SIZE, clock=Work())
+    config = tm.ToMA(ratio=0.5, correction=tm.FullSteps())
+    found = worthwhile(unet, config, SIZE, clock=Work())
+    stack = worthwhile(unet, config.with_scope("stack"), SIZE, clock=Work())
     assert found.timings == stack.timings
-    assert found.config == tm.ToMA(ratio=0.5)
+    assert found.config == config

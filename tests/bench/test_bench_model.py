@@ -15,9 +15,9 @@ from tokenmerge.errors import NothingMergedError, UsageError
 from tokenmerge.methods.named import METHODS as NAMED
 from tokenmerge.methods.named import named_config
 
-METHODS = ("none", "tomesd-package", "toma", "toma-tile", "toma-detail")
+METHODS = ("none", "tomesd-package", "toma", "toma-tile", "tile-mean")
 KINDS = {"toma": {"select", "steady"}, "toma-tile": {"select", "steady", "weights"}}
-KINDS["toma-detail"] = {"select", "steady", "whole"}
+KINDS["tile-mean"] = {"full", "steady"}
 
 
 def test_measures_each_kind_of_step_of_every_method_on_one_model(subject: Subject) -> None:
@@ -46,7 +46,7 @@ def test_measures_each_kind_of_step_of_every_method_on_one_model(subject: Subjec
 
 def test_multiply_adds_fall_with_the_ratio_and_refreshes_cost_extra(subject: Subject) -> None:
     halves = model_trials(subject, METHODS, [0.5])
-    more = model_trials(subject, ("none", "toma", "toma-detail"), [0.75, 0.875], limit=False)
+    more = model_trials(subject, ("none", "toma"), [0.75], limit=False)
     trials = [*halves, *more]
     counts = {(trial.measurement.method, trial.measurement.ratio): trial.measurement.multiply_adds for trial in trials}
     none, limit = counts["none", None], counts["blocks-deleted", None]
@@ -57,21 +57,18 @@ def test_multiply_adds_fall_with_the_ratio_and_refreshes_cost_extra(subject: Sub
     assert quarter is not None
     assert none["steady"] > half["steady"] > quarter["steady"] > limit["steady"]
     assert half["select"] > half["steady"]
-    tiles, detail = counts["toma-tile", 0.5], counts["toma-detail", 0.5]
+    tiles, means = counts["toma-tile", 0.5], counts["tile-mean", 0.9375]
     assert tiles is not None
     assert tiles["select"] > tiles["weights"] > tiles["steady"]
-    assert detail is not None
-    assert half["select"] < detail["whole"]
-    most = counts["toma-detail", 0.875]
-    assert most is not None
-    assert most["whole"] < detail["whole"]  # full with fewer keys, and then the blocks once more, merged
+    assert means is not None
+    assert means["steady"] < half["steady"] < means["full"]
     package = counts["tomesd-package", 0.5]
     assert package is not None
     assert none["steady"] > package["steady"] > limit["steady"]
 
 
 def test_every_named_method_that_merges_at_each_step_can_be_measured(subject: Subject) -> None:
-    methods = [name for name in NAMED if named_config(name, 0.5).merge_every == 1]
+    methods = [name for name in NAMED if named_config(name).merge_every == 1]
     assert set(NAMED) - set(methods) == {"toma-released"}
     for trial in model_trials(subject, ("none", *methods), [0.5], limit=False):
         trial.visit()

@@ -70,9 +70,9 @@ def test_repeats_are_interleaved_and_the_warm_up_is_not_counted(run: Run, monkey
 def test_says_how_often_plans_were_made(run: Run) -> None:
     # Three levels share a plan each: down and up at 32 x 32 tokens, and the middle at 16 x 16. Three steps with new
     # weights every one and new destinations every second: 2 and 3 times for each.
-    schedule = [word for value in ("select_every=2", "weights_every=1") for word in ("--set", value)]
-    outcome = run("compare", "a cat", *SMALL, "--method", "toma", "--steps", "3", *schedule)
-    assert "destinations selected 6 times, weights made 9 times" in outcome.out
+    schedule = "--method", "toma", "--steps", "3", "--set", "select_every=2,1"
+    outcome = run("compare", "a cat", *SMALL, *schedule)
+    assert "destinations selected 6 times, weights computed 9 times" in outcome.out
 
 
 def test_identical_images_have_no_psnr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

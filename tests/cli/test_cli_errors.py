@@ -39,7 +39,7 @@ def test_no_prompt(run: Run, command: str, words: tuple[str, ...]) -> None:
         (("--ratio", "half"), "ratio is 'half'"),
         (("--ratio", "0.5", "--set", "ratio=0.5"), "given twice"),
         (("--method", "tomma"), "did you mean toma?"),
-        (("--method", "zzz"), "use one of toma, "),
+        (("--method", "zzz"), "use one of tile-mean, "),
         (("--set", "region=circle"), "use 'tile', 'stripe', 'global'"),
         (("--set", "regoin=tile"), "did you mean region?"),
         (("--set", "region"), "OPTION=VALUE"),

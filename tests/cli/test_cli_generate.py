@@ -31,7 +31,7 @@ def test_writes_the_image_that_python_would_generate(run: Run, tmp_path: Path) -
 def test_a_random_model_says_that_it_is_one(run: Run) -> None:
     outcome = run("generate", "a cat", *SMALL)
     assert "random weights: its images mean nothing" in outcome.err
-    assert "256 x 256 px, toma-detail, ratio 0.9375" in outcome.out
+    assert "256 x 256 px, tile-mean, ratio 0.9375" in outcome.out
 
 
 def test_seeds_and_merging_change_the_image(run: Run) -> None:
@@ -54,13 +54,13 @@ def test_json_is_all_of_stdout_and_also_in_the_png(run: Run) -> None:
     assert said["size"] == [256, 128]
     assert said["seed"] == 3
     assert said["model"] == {"name": "tiny-random", "random_weights": True, "device": "cpu", "dtype": "float32"}
-    assert said["config"]["method"] == "ToMA"
+    assert said["config"]["method"] == "TileMean"
     assert said["seconds"] > 0
     with Image.open(said["file"]) as image:
         assert image.size == (256, 128)
         carried = json.loads(image.text["tokenmerge"])  # type: ignore[attr-defined]
     assert carried == {key: said[key] for key in carried}
-    assert tm.MergeConfig.from_dict(carried["config"]) == tm.ToMA()
+    assert tm.MergeConfig.from_dict(carried["config"]) == tm.TileMean()
 
 
 @pytest.mark.parametrize("name", ["image.jpg", "image.webp"])

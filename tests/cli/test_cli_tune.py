@@ -86,7 +86,7 @@ def test_a_broken_config_is_a_sentence(run: Run, tmp_path: Path, text: str, told
 
 
 def test_a_config_comes_alone(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(tm.ToMA().to_dict()))
+    (tmp_path / "config.json").write_text(json.dumps(tm.TileMean().to_dict()))
     outcome = run("generate", "a cat", *SMALL, "--config", "config.json", "--ratio", "0.3")
     assert outcome.code == 2
     assert "leave out --method, --ratio and --set" in outcome.err
@@ -109,7 +109,7 @@ def test_a_mask_keeps_what_is_white(run: Run, tmp_path: Path, command: str) -> N
     assert run(command, "a cat", *SMALL).code == 0
     assert (kept != pixels(image)).any()
     loaded = load_pipeline("tiny-random", "cpu")
-    with tm.merged(loaded.pipe, tm.ToMA(), keep=mask):
+    with tm.merged(loaded.pipe, tm.TileMean(), keep=mask):
         expected, _ = loaded.generate(ImageRequest("a cat", steps=2, size=(256, 256)))
     assert (kept == np.asarray(expected)).all()
 

@@ -19,8 +19,8 @@ import tokenmerge as tm
 from tokenmerge.api import denoisers_of
 
 NOTHING_MERGED = Identity(skip_blocks=0)
-MERGED = tm.ToMA(ratio=0.75, tile=(2, 2), detail_every=0, **SMALL)
-DETAILED = tm.ToMA(ratio=0.875, detail_every=2, **SMALL)  # whole steps among the merged, and what they tell of those
+MERGED = tm.ToMA(ratio=0.75, tile=(2, 2), **SMALL)
+CORRECTED = tm.ToMA(ratio=0.875, correction=tm.FullSteps(every=2), **SMALL)
 # Blocks are hooked alike under scope "block" and "stack".
 SWITCHED_ON_LATER = ("site", "stack")
 
@@ -88,7 +88,7 @@ def feature_first(row: Row, subject: Any, scope: Any, expected: Unmerged) -> tup
             with layer_lengths(row.merged(subject)) as lengths:
                 drawn = row.draw(subject)
             assert torch.equal(row.draw(subject), drawn), "a second picture depends on the first"
-        with merged(row, subject, DETAILED, scope):
+        with merged(row, subject, CORRECTED, scope):
             detailed = row.draw(subject)
             assert torch.equal(row.draw(subject), detailed), "a second picture depends on the detail of the first"
     except tm.TokenMergeError as refusal:
@@ -106,7 +106,7 @@ def feature_first(row: Row, subject: Any, scope: Any, expected: Unmerged) -> tup
 
 def works_without_a_scope(row: Row, subject: Any, expected: Unmerged) -> None:
     """Left to us, the scope is one that works: what can be merged around parts is never refused."""
-    with merged(row, subject, DETAILED, None):
+    with merged(row, subject, CORRECTED, None):
         assert_other(row.draw(subject), expected.drawn, "merging with detail changes nothing")
     assert_as_it_was(row, subject, expected)
 

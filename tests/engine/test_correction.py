@@ -6,24 +6,33 @@ import pytest
 import torch
 from torch import Tensor
 
+from tokenmerge import TileMean
 from tokenmerge.engine.correction import unmerge_corrected
 from tokenmerge.engine.state import Calibration, Memory
-from tokenmerge.methods.pooled import pooled_operator
+from tokenmerge.methods.interfaces import BlockContext, Operator
 
 Recorded = tuple[float, Tensor]  # the merging error everywhere, and the merged tokens at that step
 
 
+def tile_means() -> Operator:
+    """Two tiles of a 2 x 2 grid, one in each column."""
+    config = TileMean(tile=(2, 1))
+    plan = config.plan(torch.zeros(1, 4, 2), config.layout((2, 2)), BlockContext("block", 0, 1), None)
+    assert plan.queries is not None
+    return plan.queries
+
+
 def added_to(tokens: Tensor, *newest_first: Recorded) -> Tensor:
     """What is added to merged tokens (1, M, C) after full steps that recorded these."""
-    operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))
+    operator = tile_means()
     memory = Memory()
     for step, (error, merged) in enumerate(reversed(newest_first), start=1):
         memory.begin(0, step, new_plan=False)
-        memory.current.full, memory.current.calibrating = operator.spread(merged) + error, True
+        memory.current.full, memory.current.calibrating = operator.unmerge(merged) + error, True
         unmerge_corrected(operator, merged, memory)
     memory.begin(0, 9, new_plan=False)
     memory.current.calibrating = False
-    return (unmerge_corrected(operator, tokens, memory) - operator.spread(tokens)).flatten()
+    return (unmerge_corrected(operator, tokens, memory) - operator.unmerge(tokens)).flatten()
 
 
 def test_the_correction_follows_what_merged_tokens_do() -> None:
@@ -55,7 +64,7 @@ def test_no_weight_is_larger_than_two() -> None:
 
 def test_a_step_with_several_calls_is_recorded_once() -> None:
     memory = Memory()
-    operator = pooled_operator((2, 2), (1, 2), 1, torch.device("cpu"))
+    operator = tile_means()
     for call, step in enumerate((1, 1, 6, 6, 11)):
         memory.begin(0, step, new_plan=False)
         if step == 11:

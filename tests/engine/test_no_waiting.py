@@ -21,13 +21,12 @@ from tokenmerge.models import family_of, position_ids
 
 # Merging error, new plans and full steps in turn; destinations drawn at random; keys alone; queries alone.
 SCHEDULES: dict[str, dict[str, Any]] = {
-    "select and weigh": {"select_every": 3, "weights_every": 1, "detail_every": 0, "scope": "site"},
-    "calibrate": {"detail_every": 3, "select_every": 2, "weights_every": 1},
-    "calibrate, scope stack": {"detail_every": 3, "scope": "stack"},
-    "full in between": {"merge_every": 2, "detail_every": 0},
-    "random": {"selector": "random", "ratio": 0.5, "detail_every": 0},
-    "keys": {"ratio": 0, "kv_ratio": 0.75, "tile": (2, 2), "selector": "random"},
-    "fewer queries": {"ratio": 0.75, "kv_ratio": 0.5, "scope": "site"},
+    "select and weigh": {"select_every": (3, 1), "scope": "site"},
+    "calibrate": {"correction": tm.FullSteps(every=3), "select_every": (2, 1)},
+    "calibrate, scope stack": {"correction": tm.FullSteps(every=3), "scope": "stack"},
+    "random": {"selector": "random", "ratio": 0.5},
+    "sampled keys": {"keys": "sampled"},
+    "all keys": {"keys": "all"},
 }
 
 
@@ -83,13 +82,13 @@ def cases(names: Iterable[str], always: Callable[[str, TinyModel], bool]) -> lis
 )
 def test_no_step_of_toma_waits_for_the_device(tiny: TinyModel, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"ratio": 0.75, "tile": (4, 4), **SCHEDULES[schedule]}
-    if options.get("scope", "site") not in tiny.scopes or (options.get("kv_ratio") and not tiny.merges_keys):
+    if options.get("scope", "site") not in tiny.scopes or ("keys" in options and not tiny.merges_keys):
         pytest.skip("the model does not allow it")
     loop = watched(tiny, tm.ToMA(min_tokens=0, skip_blocks=0, **options), monkeypatch)
     session = session_of(loop.model)
     assert session is not None
     assert session.merged_calls
-    assert session.full_calls or not (options.get("detail_every") or options.get("merge_every"))
+    assert session.full_calls or not options.get("correction")
     assert loop.gpu.reads == 2  # the timesteps of each generation, all at once
 
 

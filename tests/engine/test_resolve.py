@@ -40,10 +40,10 @@ def program(
 
 
 def toma(scope: Any = "site", ratio: float = 0.5, **options: Any) -> tm.ToMA:
-    return tm.ToMA.plain(ratio, scope) if not options else tm.ToMA(**{"ratio": ratio, "scope": scope, **options})
+    return tm.ToMA(**{"ratio": ratio, "scope": scope, **options})
 
 
-PLAIN: dict[str, Any] = {"min_tokens": 16, "detail_every": 0}
+PLAIN: dict[str, Any] = {"min_tokens": 16}
 
 
 def where(found: Program) -> list[tuple[str, str, str, str]]:
@@ -92,14 +92,14 @@ def test_tokens_are_reordered_once_for_a_run() -> None:
 
 
 def test_a_full_step_does_nothing_and_a_calibrating_one_records() -> None:
-    config = tm.ToMA(min_tokens=16)
+    config = tm.TileMean(min_tokens=16)
     assert program(described(), config, Kind.FULL).spans == ()
     assert where(program(described(), config, Kind.CALIBRATE)) == [("record", "block", "0", "2")]
     assert all(row.corrected for row in program(described(), config).spans)
 
 
 def test_a_subset_of_keys_is_read_at_calibrating_steps_alone() -> None:
-    config = tm.ToMA(min_tokens=16)
+    config = tm.TileMean(min_tokens=16)
     keys = frozenset({"0.attn1"})
     (row,) = program(described(), config, Kind.CALIBRATE, subset_keys=keys).attentions
     assert row.subset is not None
@@ -132,13 +132,25 @@ def test_position_embeddings_follow_the_tokens() -> None:
 
 
 def test_keys_of_all_tokens_are_left_out_inside_joint_attention() -> None:
-    found = program(described(JOINT_PARTS), toma("site", 0.75, kv_ratio=0, **PLAIN))
+    found = program(described(JOINT_PARTS), toma("site", 0.75, keys="all", **PLAIN))
     assert all(row.asks and row.given == 64 for row in found.attentions)
     assert [row.part.module for row in found.spans if row.part] == ["ff"] * 3  # attention unmerges its own answers
 
 
+def test_sampled_keys_are_read_as_they_are_and_only_at_parts() -> None:
+    found = program(described(), toma("site", 0.75, keys="sampled", **PLAIN))
+    assert all(row.separate_keys for row in found.spans if row.part and "self" in row.part.kinds)
+    inside = program(described(JOINT_PARTS), toma("site", 0.75, keys="sampled", **PLAIN))
+    assert all(row.asks and row.reads for row in inside.attentions)
+
+
+def test_tile_means_stay_in_grid_order() -> None:
+    found = program(described(), tm.TileMean(scope="block", **PLAIN))
+    assert not any(row.gather or row.scatter or row.context.in_region_order for row in found.spans)
+
+
 def test_every_reason_for_merging_nothing_is_said() -> None:
-    small = program(described(), tm.ToMA.plain(0.5))
+    small = program(described(), tm.ToMA(ratio=0.5))
     assert (small.merges, small.reason) == (False, "64 tokens, fewer than min_tokens=256")
     assert resolve(described(), Facts(None), StackCall((8, 8), 0, HERE), Kind.MERGED).reason == "ratio 0 at this step"
     assert program(described(skipped=(0, 1, 2)), toma("site", **PLAIN)).reason == "all blocks skipped"

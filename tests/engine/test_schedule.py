@@ -32,23 +32,29 @@ def test_merging_at_every_third_step_runs_the_others_full() -> None:
 @pytest.mark.parametrize(
     ("count", "full"),
     [
-        (1, []),
-        (2, [1]),
-        (4, [1, 3]),
-        (6, [1, 4]),
-        (8, [1, 4, 7]),
-        (10, [1, 5, 9]),
-        (12, [1, 6, 11]),
-        (14, [1, 6, 11]),
-        (15, [1, 7, 13]),
-        (20, [1, 7, 13, 19]),
+        (1, [0]),
+        (2, [0]),
+        (4, [0, 2]),
+        (6, [0, 3]),
+        (8, [0, 3, 6]),
+        (10, [0, 4, 8]),
+        (12, [0, 5, 10]),
+        (14, [0, 5, 10]),
+        (15, [0, 6, 12]),
+        (20, [0, 6, 12, 18]),
     ],
 )
 def test_few_steps_calibrate_more_often(count: int, full: list[int]) -> None:
     """Every sixth, and sooner where more than a third of the noise would go in between."""
     assert numbers(steps_of(BALANCED, count), Kind.CALIBRATE) == full
     by_count_alone = dataclasses.replace(BALANCED, within=float("inf"))
-    assert numbers(steps_of(by_count_alone, count), Kind.CALIBRATE) == [step for step in range(count) if step % 6 == 1]
+    assert numbers(steps_of(by_count_alone, count), Kind.CALIBRATE) == list(range(0, count, 6))
+
+
+def test_the_first_step_calibrates_if_any_does() -> None:
+    """Merged steps before it would have no correction, and errors of the first steps grow most."""
+    assert Schedule.begin(BALANCED).step == Step(0, Kind.CALIBRATE, select=True, weights=True)
+    assert Schedule.begin(Policy()).step.kind is Kind.MERGED
 
 
 def test_two_steps_in_a_row_never_both_calibrate() -> None:
@@ -64,7 +70,7 @@ def test_the_usual_spacing_of_few_timesteps_counts_as_it_is() -> None:
     for number in range(12):
         schedule = schedule if number == 0 else schedule.after(1 - (914 - 83 * number) / 914)
         full += [number] * schedule.full
-    assert full == [1, 5, 9]
+    assert full == [0, 4, 8]
 
 
 def test_a_share_that_steps_add_up_to_is_not_missed_by_rounding() -> None:
@@ -72,12 +78,12 @@ def test_a_share_that_steps_add_up_to_is_not_missed_by_rounding() -> None:
     for number in range(10):
         schedule = schedule if number == 0 else schedule.after(1 - (1 - number / 10))
         full += [number] * schedule.full
-    assert full == [1, 4, 7]
+    assert full == [0, 3, 6, 9]
 
 
 def test_plans_change_at_full_steps_wherever_those_fall() -> None:
     """New destinations come due every five steps, and wait for the next step that calibrates."""
-    assert [step.number for step in steps_of(BALANCED, 10) if step.select] == [0, 1, 5]
+    assert [step.number for step in steps_of(BALANCED, 10) if step.select] == [0, 8]
 
 
 def test_a_schedule_is_never_changed() -> None:
@@ -90,7 +96,7 @@ def test_a_schedule_is_never_changed() -> None:
 def test_steps_are_counted_by_kind() -> None:
     assert count_steps(Policy(select_every=10, weights_every=5), 20) == StepCounts(2, 2, 16, 0)
     assert count_steps(Policy(select_every=2, weights_every=2, merge_every=3), 6) == StepCounts(2, 0, 0, 4)
-    assert count_steps(BALANCED, 10) == StepCounts(select=1, weights=0, steady=6, full=3)
+    assert count_steps(BALANCED, 10) == StepCounts(select=0, weights=0, steady=7, full=3)
     many = count_steps(BALANCED, None)
     assert many.full / many.total == pytest.approx(1 / 6)
-    assert many.select <= 1  # all others are made where full steps run merged
+    assert many.select == 0  # they are made in the merged run of full steps

@@ -76,7 +76,7 @@ def test_a_pipeline_computes_half_of_its_steps_and_stays_near() -> None:
     assert (measured.calls, measured.skipped) == (24, 12)
     assert work.average == work.unmerged / 2
     latents = 2 * 4 * 8 * 8 * 4  # guidance, channels, sides, bytes
-    assert measured.held == 2 * latents
+    assert measured.cached_bytes == 2 * latents
     fewer = image_of(pipe, 6)
     assert (skipped - exact).abs().mean() < 0.5 * (fewer - exact).abs().mean()
     assert not torch.equal(other, skipped)
@@ -159,7 +159,7 @@ def test_compiled_models_skip_as_well() -> None:
 
 def test_merging_and_skipping_go_together() -> None:
     pipe = build_tiny_random()
-    with tm.merged(pipe, tm.ToMA(ratio=0.5, tile=(2, 2), min_tokens=0, step_speedup=2.0)) as handle:
+    with tm.merged(pipe, tm.TileMean(tile=2, correction=None, min_tokens=0, step_speedup=2.0)) as handle:
         image_of(pipe, 12)
         report = handle.explain(steps=12).models[0]
     assert report.measured is not None
@@ -177,6 +177,6 @@ def test_a_cache_beside_skipped_steps_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize("value", [0.5, 11, "2", True, float("nan")])
 def test_a_wrong_speedup_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="step_speedup"):
-        tm.ToMA(step_speedup=value)
+        tm.TileMean(step_speedup=value)
     with pytest.raises(ConfigError, match="above 1"):
         tm.SkipSteps(step_speedup=1)

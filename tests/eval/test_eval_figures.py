@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tokenmerge.config.correction import FullSteps
 from tokenmerge.eval.figures.clusters import (
     HiddenState,
     chosen,
@@ -94,7 +95,9 @@ def test_overlap_counts_shared_destinations():
 @pytest.mark.parametrize("scope", ["site", "block", "stack"])
 def test_destinations_are_recorded_at_every_step_in_every_layer(pipeline, scope):
     count = hooks(pipeline)
-    with recorded_destinations(pipeline, ToMA(ratio=0.5, select_every=10, detail_within=0.3, scope=scope)) as picks:
+    with recorded_destinations(
+        pipeline, ToMA(ratio=0.5, select_every=10, correction=FullSteps(within=0.3), scope=scope)
+    ) as picks:
         draw(pipeline)
     assert hooks(pipeline) == count
     assert set(picks) == {

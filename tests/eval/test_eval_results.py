@@ -26,7 +26,7 @@ def results() -> Results:
         fewer_steps=(),
         variants=(
             VariantChoice("plain", "toma", (0.25, 0.5)),
-            VariantChoice("between", "toma-keys", (0.5,)),
+            VariantChoice("between", "toma-stack", (0.5,)),
             VariantChoice("fastest", "tomesd", (0.5,)),
         ),
     )
@@ -91,5 +91,13 @@ def test_executed_multiply_adds_stand_beside_the_time(results):
     assert "10.00x" in row
 
 
-def test_a_method_whose_ratio_is_of_keys_is_shown_with_that(results):
-    assert of(results, "between_r0.5").ratio == 0.5
+def test_a_method_without_a_ratio_comes_once_and_is_shown_with_what_its_tile_merges():
+    experiment = Experiment(
+        name="tiles",
+        prompts=PromptChoice(file="prompts.txt"),
+        ratios=(0.25, 0.5),
+        fewer_steps=(),
+        variants=(VariantChoice("means", "tile-mean"), VariantChoice("plain", "toma")),
+    )
+    found = [(variant.key, variant.ratio) for variant in variants_of(experiment)]
+    assert found == [("baseline", None), ("means", 0.9375), ("plain_r0.25", 0.25), ("plain_r0.5", 0.5)]

@@ -31,21 +31,25 @@ CONFIGS: dict[str, Callable[[], tm.MergeConfig]] = {
     "paper-stripe": lambda: small(tm.ToMA.paper_stripe(0.5)),
     "paper-block": lambda: small(tm.ToMA.paper_block(0.5)),
     "released": lambda: small(tm.ToMA.released(0.5)),
-    "toma-site": lambda: small(tm.ToMA.plain(0.5, "site")),
-    "toma-block": lambda: small(tm.ToMA.plain(0.5, "block")),
-    "toma-stack": lambda: small(tm.ToMA.plain(0.5, "stack")),
-    "toma-stack-75": lambda: small(tm.ToMA.plain(0.75, "stack")),
-    "toma-list": lambda: small(tm.ToMA.plain(), ratio=[0.3, 0.6]),
-    "toma-queries": lambda: small(tm.ToMA.plain(0.75), kv_ratio=0),  # keys and values of all tokens
-    "toma-global-pinv": lambda: small(tm.ToMA.plain(0.5), region="global", unmerge="pinv"),
-    "toma-random": lambda: small(tm.ToMA.plain(0.5), selector="random"),
-    "toma-mask": lambda: small(tm.ToMA.plain(0.5)),  # applied with a mask: see MASKS
-    "balanced": lambda: small(tm.ToMA()),
-    "balanced-site": lambda: small(tm.ToMA(scope="site")),
-    "balanced-block": lambda: small(tm.ToMA(scope="block")),
-    "quality-joint": lambda: small(tm.ToMA(ratio=0.75, tile=(2, 2), detail_every=3)),
-    "fast": lambda: small(tm.ToMA(detail_every=8, detail_within=0.5)),
-    "keys": lambda: small(tm.ToMA.keys()),
+    "paper-pinv": lambda: small(tm.ToMA.paper_pinv(0.5)),
+    "toma-site": lambda: small(tm.ToMA()),
+    "toma-block": lambda: small(tm.ToMA(scope="block")),
+    "toma-stack": lambda: small(tm.ToMA(scope="stack")),
+    "toma-stack-75": lambda: small(tm.ToMA(ratio=0.75, scope="stack")),
+    "toma-list": lambda: small(tm.ToMA(ratio=[0.3, 0.6])),
+    "toma-queries": lambda: small(tm.ToMA(ratio=0.75, keys="all")),
+    "toma-sampled": lambda: small(tm.ToMA(ratio=0.75, keys="sampled")),
+    "toma-corrected": lambda: small(tm.ToMA(correction=tm.FullSteps(every=3))),
+    "toma-random": lambda: small(tm.ToMA(selector="random")),
+    "toma-mask": lambda: small(tm.ToMA()),  # applied with a mask: see MASKS
+    "balanced": lambda: small(tm.TileMean()),
+    "balanced-site": lambda: small(tm.TileMean(scope="site")),
+    "balanced-block": lambda: small(tm.TileMean(scope="block")),
+    "balanced-mask": lambda: small(tm.TileMean()),  # applied with a mask: see MASKS
+    "balanced-all-keys": lambda: small(tm.TileMean(keys="all")),
+    "quality-joint": lambda: small(tm.TileMean(tile=2, correction=tm.FullSteps(every=3))),
+    "fast": lambda: small(tm.TileMean(correction=tm.FullSteps(every=8, within=0.5))),
+    "keys": lambda: small(tm.SampledKeys()),
     "tomesd": lambda: tm.ToMeSD(ratio=0.5, **SMALL),
     "tomesd-stack": lambda: tm.ToMeSD(ratio=0.5, scope="stack", parts=("self", "cross", "mlp"), **SMALL),
     "tofu": lambda: tm.ToFu(ratio=0.5, **SMALL),
@@ -61,7 +65,7 @@ def half_white() -> Tensor:
     return mask
 
 
-MASKS: dict[str, Callable[[], Tensor]] = {"toma-mask": half_white}
+MASKS: dict[str, Callable[[], Tensor]] = {"toma-mask": half_white, "balanced-mask": half_white}
 
 
 @dataclass(frozen=True)

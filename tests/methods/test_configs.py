@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tokenmerge import LowerBound, MergeConfig, ToDo, ToFu, ToMA, ToMeSD
+from tokenmerge import FullSteps, LowerBound, MergeConfig, SampledKeys, TileMean, ToDo, ToFu, ToMA, ToMeSD
 from tokenmerge.errors import ConfigError
 from tokenmerge.ops.selection import select_grid
 
@@ -19,27 +19,31 @@ REFUSED = [
     *[(method, {"parts": []}, ["parts", "empty", "'self'"]) for method in METHODS],
     *[(method, {"parts": 3}, ["parts", "3", "list"]) for method in METHODS],
     *[(method, {"scope": "everything"}, ["scope", "'everything'", "'site'"]) for method in METHODS],
-    *[(method, {"share": "nobody"}, ["share", "'nobody'", "'layer'"]) for method in METHODS],
+    *[(method, {"keys": "some"}, ["keys", "'some'", "'sampled'"]) for method in (*METHODS, TileMean, SampledKeys)],
+    *[(method, {"correction": 6}, ["correction", "6", "FullSteps(every=6"]) for method in METHODS],
+    *[(method, {"correction": {"often": 6}}, ["correction", "'often'", "every and within"]) for method in METHODS],
+    *[(method, {"correction": FullSteps()}, ["correction", method.__name__, "leave correction out"])
+      for method in (ToDo, SampledKeys)],
     *[(method, {"select_every": every}, ["select_every", repr(every), "at least 1"])
-      for method in METHODS for every in (0, 2.5, True)],
+      for method in (ToMA, LowerBound, ToMeSD, ToFu) for every in (0, 2.5, True)],
     *[(method, {"min_tokens": -1}, ["min_tokens", "-1", "at least 0"]) for method in METHODS],
     *[(method, {"proportional": "yes"}, ["proportional", "'yes'", "True or False"]) for method in METHODS],
     *[(method, {"skip_blocks": value}, ["skip_blocks", repr(value)])
       for method in METHODS for value in (-1, True, 1.5, [1, -2], [1, 2, 3], [1, "a"], [True, 1])],
-    (ToMA, {"region": "circle"}, ["region", "'circle'", "'tile'", "'stripe'", "'global'"]),
-    (ToMA, {"attend": "nowhere"}, ["attend", "'nowhere'", "'region'"]),
-    (ToMA, {"unmerge": "magic"}, ["unmerge", "'magic'", "'transpose'", "'pinv'"]),
+    (ToMA, {"region": "circle"}, ["region", "'circle'", "'tile'", "'stripe'", "'stripe+global'"]),
     (ToMA, {"selector": "best"}, ["selector", "'best'", "'facility_location'"]),
-    (ToMA, {"tile": (4,)}, ["tile", "(4,)", "(height, width)"]),
-    (ToMA, {"tile": (4, 0)}, ["tile", "0", "at least 1"]),
-    (ToMA, {"tile": 4}, ["tile", "4", "list"]),
-    (ToMA, {"weights_every": 0}, ["weights_every", "0", "at least 1"]),
-    (ToMA, {"select_every": 10, "weights_every": 3}, ["weights_every", "3", "select_every (10)", "2"]),
-    (ToMA, {"kv_ratio": 1.0}, ["kv_ratio", "1.0", "from 0"]),
-    (ToMA, {"kv_ratio": "most"}, ["kv_ratio", "'most'", "from 0"]),
-    (ToMA, {"ratio": 0, "kv_ratio": 0}, ["ratio", "kv_ratio", "nothing would be merged"]),
-    (ToMA, {"kv_ratio": 0.5, "scope": "block"}, ["kv_ratio", "'block'", "a kv_ratio above", "scope='site'"]),
-    (ToMA, {"ratio": 0, "kv_ratio": 0.5, "scope": "stack"}, ["kv_ratio", "'stack'", "a ratio above 0"]),
+    *[(method, {"tile": tile}, ["tile", repr(tile), "(height, width)"])
+      for method in (ToMA, TileMean, SampledKeys) for tile in ((4,), (1, 2, 3, 4))],
+    *[(method, {"tile": (4, 0)}, ["tile", "0", "at least 1"]) for method in (ToMA, TileMean, SampledKeys)],
+    *[(method, {"tile": "big"}, ["tile", "'big'"]) for method in (ToMA, TileMean, SampledKeys)],
+    *[(method, {"tile": 1}, ["tile", "at least 2 tokens"]) for method in (TileMean, SampledKeys)],
+    (ToMA, {"select_every": (10, 0)}, ["select_every", "0", "at least 1"]),
+    (ToMA, {"select_every": (10, 5, 1)}, ["select_every", "(10, 5, 1)", "two (destinations, weights)"]),
+    (ToMA, {"select_every": (10, 3)}, ["select_every", "(10, 3)", "(10, 2)"]),
+    *[(method, {"keys": keys, "scope": scope}, ["keys", repr(keys), repr(scope), "scope='site'"])
+      for method in (ToMA, TileMean) for keys in ("all", "sampled") for scope in ("block", "stack")],
+    (SampledKeys, {"max_downsample": 0}, ["max_downsample", "0", "at least 1"]),
+    (SampledKeys, {"scope": "stack"}, ["scope", "'stack'", "'site'"]),
     *[(method, {"sx": 0}, ["sx", "0", "at least 1"]) for method in (ToMeSD, ToFu)],
     (ToMeSD, {"sy": 1.5}, ["sy", "1.5", "at least 1"]),
     (ToMeSD, {"ratio": 0.76}, ["ratio", "0.76", "0.75", "sx, sy"]),
@@ -53,7 +57,6 @@ REFUSED = [
     (ToFu, {"prune": 1.5}, ["prune", "1.5", "from 0 to 1"]),
     (ToFu, {"prune": "early"}, ["prune", "'early'", "from 0 to 1"]),
     (ToFu, {"prune": (0, -2)}, ["prune", "-2", "at least 0"]),
-    (ToFu, {"share": "level"}, ["share", "'level'", "'layer'"]),
     (ToDo, {"parts": ("mlp",)}, ["parts", "'mlp'", "'self'"]),
     (ToDo, {"scope": "block"}, ["scope", "'block'", "'site'"]),
     (ToDo, {"coarser_ratios": (1.0,)}, ["coarser_ratios", "1.0", "from 0"]),
@@ -83,24 +86,42 @@ def test_todo_refuses_factors_that_are_not_whole(factor):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "kv_ratio", "of_all"),
+    ("options", "named"),
     [
-        (0.5, 0.75, False),
-        (0.5, 0.25, True),
-        (0, 0.75, True),
-        ([0.25, 0.5], [0.375, 0.75], False),
-        ([0.25, 0.5], [0.5, 0.375], True),
-        ([0.2, 0.4, 0.6], [0.3, 0.6], True),  # in the middle of its first half the one is at 0.4, the other at 0.3
-        (0.5, None, False),
+        ({"every": 1}, ["every", "1", "at least 2"]),
+        ({"every": 2.5}, ["every", "2.5"]),
+        ({"within": 0}, ["within", "0", "fraction of the noise"]),
+        ({"within": 1.5}, ["within", "1.5", "up to 1"]),
+        ({"within": "soon"}, ["within", "'soon'"]),
     ],
 )
-def test_keys_are_of_all_tokens_where_there_may_be_more_of_them_than_are_left(ratio, kv_ratio, of_all):
-    assert ToMA(ratio=ratio, kv_ratio=kv_ratio).keys_of_all == of_all
+def test_full_steps_refuse_what_makes_no_sense(options, named):
+    with pytest.raises(ConfigError) as refused:
+        FullSteps(**options)
+    for word in named:
+        assert word in str(refused.value)
 
 
-def test_kv_ratio_makes_room_for_a_ratio_of_nothing():
-    assert ToMA(ratio=0, kv_ratio=0.5).ratio == 0
-    assert ToMA(ratio=0.5, kv_ratio=0).kv_ratio == 0
+def test_a_released_toma_has_full_steps_without_a_correction():
+    with pytest.raises(ConfigError, match=r"merges only every 3 steps: both say which steps run full"):
+        dataclasses.replace(ToMA.released(), correction=FullSteps())
+
+
+def test_toma_has_twelve_options_and_each_is_described():
+    names = [field.name for field in dataclasses.fields(ToMA)]
+    assert len(names) <= 12
+    for name in names:
+        assert f"\n        {name}: " in ToMA.__doc__
+
+
+def test_one_number_is_a_square_tile():
+    assert TileMean(tile=2).tile == ToMA(tile=2).tile == SampledKeys(tile=2).tile == (2, 2)
+    assert (TileMean().ratio, TileMean(tile=2).ratio, SampledKeys(tile=(1, 2)).ratio) == (0.9375, 0.75, 0.5)
+
+
+def test_a_correction_widens_the_scope_where_the_options_allow_it():
+    assert (ToMA().merged_per, ToMA(correction=FullSteps()).merged_per) == ("site", "stack")
+    assert TileMean(parts="self").merged_per == TileMean(keys="all").merged_per == "site"
 
 
 @pytest.mark.parametrize(("sx", "sy"), [(2, 2), (3, 3), (1, 2), (4, 2), (5, 7)])
@@ -110,10 +131,15 @@ def test_tomesd_takes_the_highest_ratio_its_cells_allow(sx, sy):
 
 
 EXAMPLES = [
-    ToMA(),
+    TileMean(),
     ToMA.paper(),
     ToMA.paper_block(0.25),
-    ToMA(tile=(2, 4, 4), kv_ratio=0.75, ratio=0, skip_blocks=("mid_block.*",), parts=("self", "mlp")),
+    ToMA.paper_pinv(),
+    ToMA.released(),
+    TileMean(tile=2, correction=None, keys="all"),
+    TileMean(correction=FullSteps(every=3, within=None)),
+    SampledKeys(tile=(2, 4)),
+    ToMA(tile=(2, 4, 4), keys="all", skip_blocks=("mid_block.*",), parts=("self", "mlp"), select_every=(4, 2)),
     LowerBound(skip_blocks=3),
     ToMeSD(),
     ToMeSD(sx=3, sy=1, per_cell=2, ratio=0.3, use_rand=False, seed=5, max_downsample=4),
@@ -138,7 +164,7 @@ def test_saving_and_loading_gives_the_same_config(config):
 @pytest.mark.parametrize("method", METHODS)
 def test_configs_cannot_be_changed(method):
     with pytest.raises(dataclasses.FrozenInstanceError):
-        method().ratio = 0.4
+        method().min_tokens = 4
 
 
 def test_a_function_cannot_be_saved():
@@ -156,7 +182,7 @@ def test_an_unknown_option_suggests_the_near_one(method, option, suggestion):
 
 
 def test_an_unknown_option_that_is_near_to_none_lists_them_all():
-    with pytest.raises(ConfigError, match=r"it has ratio, .*weights_every"):
+    with pytest.raises(ConfigError, match=r"it has parts, .*selector"):
         ToMA.build({"zzz": 1})
 
 
@@ -167,15 +193,19 @@ def test_an_unknown_method_lists_the_known_ones(name):
 
 
 def test_the_papers_variants():
-    stripes = {"region": "stripe", "tile": (8, 8), "proportional": False, "select_every": 10}
-    stripes |= {"scope": "site", "detail_every": 0}
-    assert ToMA.paper(0.25) == ToMA(ratio=0.25, attend="global", **stripes)
-    assert ToMA.paper_stripe() == ToMA(ratio=0.5, attend="region", **stripes)
-    assert ToMA.paper_tile() == ToMA(**{**stripes, "ratio": 0.5, "region": "tile"})
-    assert ToMA.paper_block() == ToMA(ratio=0.5, attend="global", **{**stripes, "scope": "block"})
-    assert ToMA.plain(scope="stack") == ToMA(ratio=0.5, scope="stack", detail_every=0)
-    assert ToMA.paper().refresh_every == (10, 5)
-    assert (ToMA().select_every, ToMA().weights_every) == ToMA().refresh_every == (5, 5)
+    paper = {"ratio": 0.5, "tile": (8, 8), "proportional": False, "select_every": (10, 5), "scope": "site"}
+    assert ToMA.paper(0.25) == ToMA(**{**paper, "ratio": 0.25}, region="stripe+global")
+    assert ToMA.paper_stripe() == ToMA(**paper, region="stripe")
+    assert ToMA.paper_tile() == ToMA(**paper, region="tile")
+    assert ToMA.paper_block() == ToMA(**{**paper, "scope": "block"}, region="stripe+global")
+    assert (ToMA.paper().refresh_every, ToMA().refresh_every) == ((10, 5), (5, 5))
+    assert (ToMA.paper_pinv().unmerges_by, ToMA.released().merge_every) == ("pseudo-inverse", 3)
+
+
+def test_toma_is_the_papers_method_with_small_tiles_and_proportional_attention():
+    config = ToMA()
+    assert (config.ratio, config.tile, config.proportional, config.correction) == (0.5, (4, 4), True, None)
+    assert (config.selector, config.keys, config.region) == ("facility_location", "merged", "tile")
 
 
 def test_tomesd_defaults_are_the_packages():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tokenmerge import LowerBound, ToDo, ToFu, ToMA, ToMeSD
+from tokenmerge import FullSteps, LowerBound, SampledKeys, TileMean, ToDo, ToFu, ToMA, ToMeSD
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.named import METHODS, named_config
+from tokenmerge.methods.named import METHODS, named_config, takes_ratio
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_name_takes_a_ratio(name: str) -> None:
-    config = named_config(name, ratio=0.6)
-    assert getattr(config, METHODS[name].ratio_field) == 0.6
+    if takes_ratio(name):
+        assert named_config(name, ratio=0.6).ratio == 0.6
     assert named_config(name) == METHODS[name].make()
     assert METHODS[name].summary
 
@@ -20,14 +20,14 @@ def test_every_name_takes_a_ratio(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "config"),
     [
-        ("toma", ToMA(ratio=0.5, scope="site", detail_every=0)),
+        ("toma", ToMA()),
         ("toma-global", ToMA.paper()),
         ("toma-stripe", ToMA.paper_stripe()),
         ("toma-tile", ToMA.paper_tile()),
         ("toma-block", ToMA.paper_block()),
-        ("toma-keys", ToMA.keys()),
-        ("toma-detail", ToMA()),
-        ("toma-stack", ToMA(ratio=0.5, scope="stack", detail_every=0)),
+        ("sampled-keys", SampledKeys()),
+        ("tile-mean", TileMean()),
+        ("toma-stack", ToMA(ratio=0.5, scope="stack")),
         ("tomesd", ToMeSD()),
         ("tofu", ToFu()),
         ("todo", ToDo()),
@@ -40,9 +40,9 @@ def test_names_stand_for_what_they_say(name: str, config: object) -> None:
 
 def test_options_go_over_the_preset() -> None:
     assert named_config("toma-tile", 0.3, {"tile": [4, 4]}) == ToMA(
-        ratio=0.3, scope="site", tile=(4, 4), proportional=False, select_every=10, detail_every=0
+        ratio=0.3, scope="site", tile=(4, 4), proportional=False, select_every=(10, 5)
     )
-    assert named_config("toma", ratio=0, options={"kv_ratio": 0.5}).ratio == 0
+    assert named_config("tile-mean", options={"correction": {"every": 3}}) == TileMean(correction=FullSteps(every=3))
 
 
 def test_errors_name_what_is_near() -> None:
@@ -54,6 +54,7 @@ def test_errors_name_what_is_near() -> None:
         named_config("toma-stripe", ratio=2)
 
 
-def test_a_ratio_of_keys_is_a_ratio_of_keys() -> None:
-    assert named_config("toma-keys", 0.5) == ToMA.keys(0.5)
-    assert (ToMA.keys(0.5).ratio, ToMA.keys(0.5).kv_ratio) == (0, 0.5)
+@pytest.mark.parametrize("name", ["tile-mean", "sampled-keys"])
+def test_methods_of_tiles_have_no_ratio(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"has no ratio: its tile decides .*tile=2 for 0\.75"):
+        named_config(name, ratio=0.5)

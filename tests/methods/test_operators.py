@@ -1,11 +1,12 @@
 """What every method's operators keep to, on every kind of grid."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from tokenmerge import LowerBound, ToDo, ToFu, ToMA, ToMeSD
+from tokenmerge import LowerBound, SampledKeys, TileMean, ToDo, ToFu, ToMA, ToMeSD
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge
 
 EVERYWHERE = BlockContext("block", index=0, count=2)
@@ -13,12 +14,14 @@ LATER = BlockContext("block", index=1, count=2)
 
 METHODS = {
     "toma": (ToMA(ratio=0.75), EVERYWHERE),
-    "toma, global": (ToMA(region="global", ratio=0.6), EVERYWHERE),
+    "tile mean": (TileMean(tile=2), EVERYWHERE),
+    "tile mean of frames": (TileMean(tile=(2, 2, 2)), EVERYWHERE),
+    "sampled keys": (SampledKeys(), EVERYWHERE),
     "toma, stripes": (ToMA(ratio=0.75, region="stripe"), EVERYWHERE),
-    "toma, paper": (ToMA(ratio=0.75, region="stripe", attend="global"), EVERYWHERE),
+    "toma, paper": (ToMA(ratio=0.75, region="stripe+global"), EVERYWHERE),
     "toma, random": (ToMA(ratio=0.75, selector="random"), EVERYWHERE),
     "toma, grid": (ToMA(ratio=0.75, selector="grid"), EVERYWHERE),
-    "toma, pinv": (ToMA(ratio=0.75, unmerge="pinv"), EVERYWHERE),
+    "toma, pinv": (dataclasses.replace(ToMA.paper_pinv(0.75), tile=4), EVERYWHERE),
     "tomesd": (ToMeSD(), EVERYWHERE),
     "tomesd, fixed": (ToMeSD(use_rand=False, ratio=0.75), EVERYWHERE),
     "tomesd, 3 x 2 cells": (ToMeSD(sx=3, sy=2, per_cell=2), EVERYWHERE),
@@ -40,7 +43,7 @@ def tokens_on(grid, batch=3, channels=6, seed=0):
 def operator_for(config, place, tokens, grid):
     layout = config.layout(grid).to(tokens.device)
     operators = config.plan(tokens, layout, place, None)
-    if isinstance(config, ToDo):
+    if isinstance(config, ToDo | SampledKeys):
         assert operators.queries is None
         assert layout.kept == layout.tokens
     else:
@@ -125,7 +128,7 @@ def test_one_plan_for_a_batch_keeps_the_same_tokens(config, place, grid):
 def test_one_plan_for_a_batch_listens_to_every_sample():
     tokens = tokens_on((8, 8))
     shared = BlockContext("block", 0, 2, one_for_batch=True)
-    for config in (ToMA(), ToMeSD()):
+    for config in (ToMA(ratio=0.9375), ToMeSD()):
         _, of_all = operator_for(config, shared, tokens, (8, 8))
         _, of_first = operator_for(config, EVERYWHERE, tokens[:1], (8, 8))
         assert set(of_all.destinations[0].tolist()) != set(of_first.destinations[0].tolist())
@@ -174,7 +177,9 @@ def test_nothing_waits_for_the_device(config, place):
     assert operator.mass.shape == (2, layout.kept_keys)
 
 
-@pytest.mark.parametrize("name", ["toma", "tomesd", "tomesd, fixed", "tofu, pruning", "tofu, merging", "todo"])
+@pytest.mark.parametrize(
+    "name", ["toma", "tile mean", "sampled keys", "tomesd", "tomesd, fixed", "tofu, pruning", "tofu, merging", "todo"]
+)
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 def test_planning_and_merging_trace_into_one_graph(name):
     config, place = METHODS[name]
@@ -193,7 +198,7 @@ def test_lower_bound_has_the_shapes_of_toma(grid):
     tokens = tokens_on(grid)
     layout, operator = operator_for(LowerBound(), EVERYWHERE, tokens, grid)
     merged = operator.merge(tokens)
-    assert layout.kept == ToMA.plain().layout(grid).kept
+    assert layout.kept == ToMA().layout(grid).kept
     assert merged.shape == (3, layout.kept, 6)
     assert operator.unmerge(merged).shape == tokens.shape
 

@@ -37,13 +37,6 @@ def test_zero_leaves_alone():
     assert config.at(0.5).ratio == 0.5
 
 
-def test_keys_and_queries_change_each_by_itself():
-    config = ToMA(ratio=[0, 0, 0.25], kv_ratio=[0, 0.5, 0])
-    assert config.at(0.0) is None
-    assert (config.at(0.4).ratio, config.at(0.4).kv_ratio) == (0, 0.5)
-    assert (config.at(0.9).ratio, config.at(0.9).kv_ratio) == (0.25, 0)
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "value", [[0.1, 1.0], [-0.1], ["half"], [], [[]], [0.1, [0.2]], [None], [0.1, True], [[0.3, 0.6]]]
@@ -70,7 +63,7 @@ def test_a_ratio_that_changes_has_no_layout_of_its_own():
 
 
 def test_lists_are_saved():
-    config = ToMA(ratio=[0.2, 0.5], skip_blocks=(2, 1), merge_every=3)
+    config = ToMA(ratio=[0.2, 0.5], skip_blocks=(2, 1), select_every=(4, 2))
     assert MergeConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -78,9 +71,3 @@ def test_lists_are_saved():
 def test_a_function_is_refused(method):
     with pytest.raises(ConfigError, match=r"ratio is <function .*a list of numbers over the steps"):
         method(ratio=lambda progress, depth: 0.5)
-
-
-@pytest.mark.parametrize("value", [0, 1.5, True, "3"])
-def test_merge_every_takes_a_whole_number(value):
-    with pytest.raises(ConfigError, match="merge_every is"):
-        ToMA(merge_every=value)

@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from tokenmerge import ToMA
+from tokenmerge import SampledKeys, TileMean, ToMA, ToMeSD
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import BlockContext
-from tokenmerge.ops.selection import SELECTORS
 
 
 @pytest.mark.parametrize("one_for_batch", [False, True])
@@ -55,25 +54,23 @@ def test_a_selector_that_gives_something_else_is_an_error():
         config.plan(torch.randn(2, 64, 5), config.layout((8, 8)), BlockContext("block", 0, 1), None)
 
 
-@pytest.mark.parametrize("in_region_order", [False, True])
-@pytest.mark.parametrize("name", ["random", "grid"])
-def test_keys_chosen_without_a_look_are_those_of_a_look(name, in_region_order):
-    """A function is given similarities, one of ours that needs none is not: both give the same operator."""
-
-    def looked(similarity, count, available):
-        return SELECTORS[name](similarity, count, available)
-
-    tokens, place = torch.randn(2, 96, 5), BlockContext("block", 0, 1, in_region_order=in_region_order)
-    operators = []
-    for selector in (name, looked):
-        config = dataclasses.replace(ToMA.keys(), selector=selector)
-        operators.append(config.plan(tokens, config.layout((8, 12)), place, None).keys)
-    blind, general = operators
-    assert torch.equal(blind.destinations, general.destinations)
-    assert torch.equal(blind.mass, general.mass)
-    merged = blind.merge(tokens)
-    assert torch.equal(merged, general.merge(tokens))
-    assert torch.equal(blind.unmerge(merged), general.unmerge(merged))
+@pytest.mark.parametrize("grid", [(8, 12), (9, 13)])
+def test_sampled_keys_are_one_of_each_tile_and_others_at_each_step(grid):
+    config, tokens = SampledKeys(), torch.randn(2, grid[0] * grid[1], 5)
+    layout = config.layout(grid)
+    regions = layout.regions
+    seen = []
+    for step in range(4):
+        place = BlockContext("block", 0, 1, draw=torch.tensor(step))
+        operators = config.plan(tokens, layout, place, None)
+        keys = operators.keys
+        assert operators.queries is None
+        assert torch.equal(keys.merge(tokens)[1], tokens[1, keys.destinations[1]])
+        home = regions.inverse[keys.destinations[0]] // regions.size
+        assert home.tolist() == list(range(regions.count))
+        assert keys.mass.sum(dim=1).tolist() == [tokens.shape[1]] * 2
+        seen.append(keys.destinations[0].tolist())
+    assert len({tuple(each) for each in seen}) == 4
 
 
 def test_new_weights_keep_the_destinations():
@@ -83,18 +80,6 @@ def test_new_weights_keep_the_destinations():
     second = config.plan(torch.randn(2, 64, 5), layout, place, first)
     assert torch.equal(first.queries.destinations, second.queries.destinations)
     assert not torch.equal(first.queries.mass, second.queries.mass)
-
-
-def test_keys_are_a_beginning_of_the_queries_choice():
-    grid, config = (8, 8), ToMA(ratio=0.25, kv_ratio=0.75, scope="site")
-    operators = config.plan(
-        torch.randn(1, 64, 5), config.layout(grid), BlockContext("block", 0, 1, keys_of_all=True), None
-    )
-    queries = set(operators.queries.destinations[0].tolist())
-    keys = set(operators.keys.destinations[0].tolist())
-    assert len(queries) == 48
-    assert len(keys) == 16
-    assert keys < queries
 
 
 @pytest.mark.parametrize(
@@ -111,15 +96,20 @@ def test_a_selector_that_gives_no_choice_is_told_so(picks, said):
         config.plan(torch.randn(2, 64, 8), config.layout((8, 8)), BlockContext("block", 0, 1), None)
 
 
-def test_keys_apart_are_picked_and_weighed_not_averaged():
-    grid, config = (8, 8), ToMA(ratio=0, kv_ratio=0.75)
-    tokens = torch.randn(2, 64, 8)
-    operators = config.plan(tokens, config.layout(grid), BlockContext("block", 0, 1), None)
-    keys = operators.keys
+@pytest.mark.parametrize("config", [ToMA(ratio=0.75), TileMean(tile=2), ToMeSD(ratio=0.75)], ids=repr)
+def test_keys_are_merged_or_sampled_or_all(config):
+    grid, place, tokens = (8, 8), BlockContext("block", 0, 1), torch.randn(2, 64, 8)
+    layouts, operators = {}, {}
+    for keys in ("merged", "sampled", "all"):
+        chosen = dataclasses.replace(config, keys=keys)
+        layouts[keys] = chosen.layout(grid)
+        operators[keys] = chosen.plan(tokens, layouts[keys], place, None)
+    assert {keys: layout.kept_keys for keys, layout in layouts.items()} == {"merged": 16, "sampled": 16, "all": 64}
+    assert operators["merged"].keys is operators["merged"].queries
+    assert operators["all"].keys is None
+    keys = operators["sampled"].keys
     picked = torch.stack([sample[places] for sample, places in zip(tokens, keys.destinations, strict=True)])
     assert torch.equal(keys.merge(tokens), picked)
     assert keys.mass.sum(dim=1).tolist() == pytest.approx([64.0, 64.0])
-    alike = ToMA(ratio=0.75)
-    both = alike.plan(tokens, alike.layout(grid), BlockContext("block", 0, 1), None).keys
-    assert torch.equal(both.destinations, keys.destinations)
-    assert not torch.equal(both.merge(tokens), picked)
+    assert torch.equal(operators["merged"].queries.merge(tokens), operators["sampled"].queries.merge(tokens))
+    assert not torch.equal(operators["merged"].keys.merge(tokens), picked)

@@ -20,7 +20,7 @@ from tokenmerge.methods.interfaces import Operators
 
 # Small enough for the tiny models, and merging from the first block on.
 SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}
-TILES = tm.ToMA(ratio=0.5, tile=(2, 2), detail_every=0, **SMALL)
+TILES = tm.ToMA(ratio=0.5, tile=(2, 2), **SMALL)
 SCOPES = ("site", "block", "stack")
 
 

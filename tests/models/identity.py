@@ -18,6 +18,7 @@ from tokenmerge.ops.regions import regions_of
 class Identity(MergeConfig):
     """Every token is its own destination, in tile order or in the grid's own."""
 
+    ratio: float = 0.5
     tiled: bool = True
     min_tokens: int = 0
     proportional: bool = True

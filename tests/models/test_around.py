@@ -15,7 +15,7 @@ from tiny_models import TinyModel, made, tiny
 from torch import Tensor, nn
 
 import tokenmerge as tm
-from tokenmerge.errors import MergeRuntimeError, NothingMergedError
+from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models import family_of
 
 STACK = dataclasses.replace(TILES, scope="stack")
@@ -172,11 +172,11 @@ def test_gradients_reach_all_of_the_image(scope: Any) -> None:
 
 @pytest.mark.parametrize("scope", ["site", "block", "stack"])
 @pytest.mark.parametrize("what", UNETS, ids=str)
-def test_steps_that_rest_are_whole(what: TinyModel, scope: Any) -> None:
+def test_steps_that_merge_nothing_are_full(what: TinyModel, scope: Any) -> None:
     model = made(what.build)
     grid = what.grid(8, 8)
     before = what.call(model, (1,), grid)
-    with tm.merged(model, dataclasses.replace(TILES, scope=scope, merge_every=2)):
+    with tm.merged(model, dataclasses.replace(tm.ToMA.released(), tile=2, scope=scope, **SMALL)):
         merged, whole = (what.call(model, (1,), grid, timestep) for timestep in (0.5, 0.4))
     assert not torch.allclose(merged, before, atol=1e-3)
     assert torch.equal(whole, what.call(model, (1,), grid, 0.4))
@@ -245,14 +245,14 @@ def test_hooks_of_others_see_an_image(what: TinyModel) -> None:
     assert before[0][1].shape[-1] == before[0][1].shape[-2] > 1
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("full", [True, False])
 @torch.no_grad()
-def test_an_output_of_diffusers_own_kind_is_understood(whole: bool) -> None:
+def test_an_output_of_diffusers_own_kind_is_understood(full: bool) -> None:
     what = UNETS[0]
     model = made(what.build)
     grid = what.grid(8, 8)
-    with tm.merged(model, dataclasses.replace(STACK, detail_every=2 if whole else 0)):
-        for timestep in (1000.0, 990.0)[: 1 + whole]:
+    with tm.merged(model, dataclasses.replace(STACK, correction=tm.FullSteps(every=2) if full else None)):
+        for timestep in (1000.0,):
             with seen(transformers(model)[:1]) as calls:
                 what.call(model, (1,), grid, timestep)
         owner = transformers(model)[0]
@@ -262,17 +262,3 @@ def test_an_output_of_diffusers_own_kind_is_understood(whole: bool) -> None:
         [plain] = owner(image, encoder_hidden_states=text, return_dict=False)
     assert named.shape == image.shape
     assert torch.equal(named, plain)
-
-
-def test_keys_need_merged_tokens_to_be_picked_among() -> None:
-    """A tenth of four tokens is none: around each part keys are merged all the same, elsewhere nothing can be."""
-    what = UNETS[0]
-    model = made(what.build)
-    config = tm.ToMA(ratio=0.1, kv_ratio=0.5, tile=(2, 2), detail_every=0, scope="site", **SMALL)
-    with tm.merged(model, config):
-        assert what.call(model, (1,), what.grid(8, 8)).isfinite().all()
-    with (
-        tm.merged(model, dataclasses.replace(config, scope="stack")),
-        pytest.raises(NothingMergedError, match="none to pick keys among"),
-    ):
-        what.call(model, (1,), what.grid(8, 8))

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, attention_lengths, close, key_lengths, part_lengths, session_on
+from checks import SCOPES, SMALL, attention_lengths, key_lengths, part_lengths, session_on
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import tokenmerge as tm
-from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedError
+from tokenmerge.errors import MergeRuntimeError, NothingMergedError
 
 # Ten steps, so that 0.0 to 0.9 of the noise are gone.
 TIMESTEPS = [1000.0 - 100 * step for step in range(10)]
-TILES: dict[str, Any] = {"tile": (4, 4), "detail_every": 0, **SMALL}
+TILES: dict[str, Any] = {"tile": (4, 4), **SMALL}
 DITS = [model for model in TINY_MODELS if model.name in ("pixart", "flux", "sd3", "wan")]
 
 
@@ -82,62 +82,27 @@ def test_other_methods_follow_a_list_too(config: tm.MergeConfig) -> None:
     assert (first, last) == ((64, 16) if isinstance(config, tm.ToDo) else (48, 32))
 
 
-@pytest.mark.parametrize("name", ["flux", "pixart"])  # without keys of its own and with them
-def test_keys_that_would_outnumber_the_tokens_they_are_picked_among_are_an_error(name: str) -> None:
-    """Before the first step, though it would be wrong only at a later one."""
-    with pytest.raises(ConfigError, match=r"kv_ratio is 0.5, ratio 0.75.*picked among the tokens that are left"):
-        tm.apply(made(tiny(name).build), tm.ToMA(ratio=[0.25, 0.75], kv_ratio=0.5, scope="stack", **TILES))
-
-
 @pytest.mark.parametrize("name", ["flux", "ltx", "qwen-image"])  # one for each way of weighing keys
-def test_more_queries_than_keys_and_then_fewer(name: str) -> None:
+@pytest.mark.parametrize("keys", ["sampled", "all"])
+def test_separate_keys_follow_a_list(name: str, keys: Any) -> None:
     what = tiny(name)
     model = made(what.build)
     seen = []
     with attention_lengths() as both:
-        tm.apply(model, tm.ToMA(ratio=[0.25, 0.75], kv_ratio=0.5, **TILES))
+        tm.apply(model, tm.ToMA(ratio=[0.25, 0.75], keys=keys, **TILES))
         for timestep in (TIMESTEPS[0], TIMESTEPS[-1]):
             what.call(model, [1], what.grid(8, 8), timestep)
             seen.append(max(both))
             both.clear()
     frames, text = 2**what.video, what.text
-    assert seen == [(frames * kept + text, frames * 32 + text) for kept in (48, 16)]
-
-
-@pytest.mark.parametrize("name", ["flux", "ltx", "qwen-image"])  # one for each way of weighing keys
-def test_keys_as_many_as_other_tokens_and_then_fewer(name: str) -> None:
-    what = tiny(name)
-    model = made(what.build)
-    grid = what.grid(8, 8)
-    expected = []
-    for kv_ratio in (0.5, 0.75):
-        with tm.merged(model, tm.ToMA(ratio=0.5, kv_ratio=kv_ratio, scope="site", **TILES)):
-            expected.append(what.call(model, [1], grid, TIMESTEPS[0]))
-    with tm.merged(model, tm.ToMA(ratio=0.5, kv_ratio=[0.5, 0.75], scope="site", **TILES)) as handle:
-        close(what.call(model, [1], grid, TIMESTEPS[0]), expected[0])
-        session_on(model).forced_progress = 0.9
-        handle.reset()
-        close(what.call(model, [1], grid, TIMESTEPS[0]), expected[1])
-    assert not torch.allclose(*expected, atol=1e-3)
-
-
-def test_only_keys_then_both() -> None:
-    unet = tiny("sd15")
-    model = made(unet.build)
-    tm.apply(model, tm.ToMA(ratio=[0, 0.5], kv_ratio=0.75, **TILES))
-    kept = []
-    for timestep in (TIMESTEPS[0], TIMESTEPS[5]):
-        unet.call(model, [1], (8, 8), timestep)
-        layout = session_on(model).stacks[0].program.layout
-        assert layout is not None
-        kept.append((layout.kept, layout.kept_keys))
-    assert kept == [(64, 16), (32, 16)]
+    expected = [(kept, 64 if keys == "all" else kept) for kept in (48, 16)]
+    assert seen == [(frames * queries + text, frames * read + text) for queries, read in expected]
 
 
 def test_a_change_makes_new_destinations_and_nothing_else_does() -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)
-    tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=10, weights_every=10, **TILES))
+    tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=10, **TILES))
     generate(model, pixart)
     assert session_on(model).selections == 2
     generate(model, pixart)
@@ -147,7 +112,7 @@ def test_a_change_makes_new_destinations_and_nothing_else_does() -> None:
 def test_what_another_ratio_left_behind_is_let_go_at_the_next_selection() -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)
-    tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=5, weights_every=5, **TILES))
+    tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=5, **TILES))
     generate(model, pixart)
     held = [
         branch for group in session_on(model).state._groups.values() for branch in group.branches if branch.operators
@@ -159,7 +124,7 @@ def test_every_third_step_merges() -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)
     before = generate(model, pixart)
-    with tm.merged(model, tm.ToMA(merge_every=3, **TILES)):
+    with tm.merged(model, dataclasses.replace(tm.ToMA.released(), **TILES)):
         after = generate(model, pixart)
     assert [torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [
         step % 3 != 0 for step in range(10)
@@ -216,21 +181,23 @@ def test_last_blocks_of_a_unet_are_those_that_run_last() -> None:
 def test_explain_tells_what_merges_when() -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)
-    with tm.merged(model, tm.ToMA(ratio=[0.25, 0.5], merge_every=2, select_every=10, **TILES)) as handle:
+    with tm.merged(model, dataclasses.replace(tm.ToMA.released(), ratio=(0.25, 0.5), **TILES)) as handle:
         explanation = handle.explain(size=(128, 128))
     rows = [(stack.during, stack.kept) for stack in explanation.models[0].stacks]
     assert rows == [("0% to 50%", 48), ("50% to 100%", 32)]
     assert "ratio 0.25 > 0.5" in str(explanation)
-    assert "merged only every 2 steps" in str(explanation)
+    assert "merged only every 3 steps" in str(explanation)
     work = explanation.models[0].multiply_adds
     single = []
     for ratio in (0.25, 0.5):
-        with tm.merged(model, tm.ToMA(ratio=ratio, select_every=10, **TILES)) as handle:
+        config = dataclasses.replace(tm.ToMA.released(ratio), **TILES)
+        with tm.merged(model, config) as handle:
             single.append(handle.explain(size=(128, 128)).models[0].multiply_adds)
     assert work.steady == round(sum(one.steady for one in single) / 2)
-    # Of ten steps five merge: one selects, one makes weights, three reuse.
-    by_hand = [(one.select + one.weights + 3 * one.steady + 5 * one.unmerged) / 10 for one in single]
-    assert work.average == pytest.approx(sum(by_hand) / 2)
+    assert work.average == pytest.approx(sum(one.average for one in single) / 2)
+    # Of thirty steps ten merge: three select, three compute weights, four reuse.
+    by_hand = (3 * single[0].select + 3 * single[0].weights + 4 * single[0].steady + 20 * single[0].unmerged) / 30
+    assert single[0].average == pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize("scope", ["site", "stack"])

@@ -11,7 +11,7 @@ from tiny_models import TINY_MODELS, TinyModel, made, tiny
 
 import tokenmerge as tm
 
-TILES: dict[str, Any] = {"ratio": 0.75, "tile": (2, 2), "detail_every": 2, **SMALL}
+TILES: dict[str, Any] = {"ratio": 0.75, "tile": (2, 2), "correction": tm.FullSteps(every=2, within=None), **SMALL}
 TIMESTEPS = [1000.0, 990.0, 980.0, 970.0]
 
 
@@ -25,26 +25,23 @@ def generate(model: Any, what: TinyModel) -> list[torch.Tensor]:
         ({}, "stack"),
         ({"scope": "site"}, "site"),
         ({"scope": "block"}, "block"),
-        ({"detail_every": 0}, "site"),
-        ({"merge_every": 3}, "site"),
+        ({"correction": None}, "site"),
         ({"parts": ("self", "mlp")}, "site"),
-        ({"ratio": 0, "kv_ratio": 0.5}, "site"),
-        ({"ratio": 0.5, "kv_ratio": 0.25}, "site"),
-        ({"ratio": 0.5, "kv_ratio": 0.75}, "stack"),
-        ({"ratio": [0.2, 0.5], "kv_ratio": 0.75}, "site"),
+        ({"keys": "all"}, "site"),
+        ({"keys": "sampled"}, "site"),
         ({"ratio": [0.2, 0.5]}, "stack"),
     ],
     ids=str,
 )
 def test_what_suits_the_options(options: dict[str, Any], scope: str) -> None:
-    config = tm.ToMA(**options)
+    config = tm.ToMA(**{"correction": tm.FullSteps(), **options})
     assert config.merged_per == scope
     assert tm.MergeConfig.from_dict(config.to_dict()) == config
 
 
-def test_methods_that_know_no_whole_blocks_stay_at_parts() -> None:
+def test_methods_that_merge_no_blocks_stay_at_parts() -> None:
     assert tm.ToDo(scope=None).merged_per == "site"
-    assert tm.ToMeSD(scope=None, detail_every=3, parts=("self", "cross", "mlp")).merged_per == "stack"
+    assert tm.ToMeSD(correction=tm.FullSteps(), parts=("self", "cross", "mlp")).merged_per == "stack"
 
 
 @pytest.mark.parametrize("what", TINY_MODELS, ids=str)
@@ -70,18 +67,18 @@ def test_a_call_that_needs_tokens_in_their_order_gets_it() -> None:
         spatial_attention_timestep_skip_range=(-1, 1001),
         current_timestep_callback=lambda: 500,
     )
-    pictures = {}
+    images = {}
     for scope in ("site", None, "stack"):
         with tm.merged(model, tm.ToMA(scope=scope, **TILES)) as handle:  # type: ignore[arg-type]
             before = generate(model, what)
             if scope != "stack":
                 model.enable_cache(cache)
-                pictures[scope] = generate(model, what)
+                images[scope] = generate(model, what)
                 assert "merged per site" in str(handle.explain())
                 model.disable_cache()
                 if scope is None:
                     assert session_on(model).config.scope == "site"  # until the next call
-            pictures[f"{scope} again"] = generate(model, what)
-            assert all(torch.equal(a, b) for a, b in zip(before, pictures[f"{scope} again"], strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(pictures["site"], pictures[None], strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(pictures["stack again"], pictures["None again"], strict=True))
+            images[f"{scope} again"] = generate(model, what)
+            assert all(torch.equal(a, b) for a, b in zip(before, images[f"{scope} again"], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(images["site"], images[None], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(images["stack again"], images["None again"], strict=True))

@@ -26,6 +26,8 @@ OTHER_METHODS = (
     tm.ToFu(max_downsample=4, **ALL_PARTS),
     tm.ToDo(ratio=0.75, coarser_ratios=(0.75, 0.75), **SMALL),
     tm.LowerBound(tile=(2, 2), scope="block", **SMALL),
+    *(tm.TileMean(tile=2, correction=None, scope=scope, **SMALL) for scope in ("site", "stack")),
+    tm.SampledKeys(max_downsample=4, **SMALL),
 )
 
 every_model = pytest.mark.parametrize("tiny", TINY_MODELS, ids=str)
@@ -36,10 +38,11 @@ def cases(*configs: tm.MergeConfig) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("tiny", "config"),
         [
-            pytest.param(tiny, config, id=f"{tiny}-{type(config).__name__}-{config.scope}-{number}")
+            pytest.param(tiny, config, id=f"{tiny}-{type(config).__name__}-{config.merged_per}-{number}")
             for tiny in TINY_MODELS
             for number, config in enumerate(configs)
-            if config.scope in tiny.scopes and ((tiny.merges_keys and tiny.separate_keys) or not config.keys_apart)
+            if config.merged_per in tiny.scopes
+            and ((tiny.merges_keys and tiny.separate_keys) or not config.separate_keys)
         ],
     )
 
@@ -49,12 +52,13 @@ every_method = cases(*(dataclasses.replace(TILES, scope=scope) for scope in SCOP
 
 
 @cases(*(Identity(scope=scope, tiled=tiled, skip_blocks=0) for scope in SCOPES for tiled in (True, False)))
-@pytest.mark.parametrize("share", ["layer", "level", "model"])
-def test_merging_nothing_changes_nothing(tiny: TinyModel, config: Identity, share: Any) -> None:
+@pytest.mark.parametrize("share", ["layer", "level"])
+def test_merging_nothing_changes_nothing(tiny: TinyModel, config: Identity, share: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Identity, "share", share)
     model = made(tiny.build)
     grid = tiny.grid(8, 8)
     before = tiny.call(model, [1, 2], grid)
-    tm.apply(model, dataclasses.replace(config, share=share))
+    tm.apply(model, config)
     close(tiny.call(model, [1, 2], grid), before)
 
 
@@ -69,11 +73,11 @@ def test_merging_runs_on_fewer_tokens_and_matters(tiny: TinyModel, config: tm.Me
         merged_tokens = part_lengths(model)
     assert len(full) == len(shortened)
     all_tokens = 2**tiny.video * 64
-    if tiny.merges_keys and config.scope not in tiny.read_elsewhere:
-        most = all_tokens // (4 if config.keys_apart else 2) + tiny.text
+    if tiny.merges_keys and config.merged_per not in tiny.read_elsewhere:
+        most = all_tokens // (4 if config.separate_keys else 2) + tiny.text
         assert max(shortened) == most
         assert all(few < many for few, many in zip(shortened, full, strict=True) if many >= all_tokens)
-    if not config.keys_apart:
+    if not config.separate_keys:
         assert max(merged_tokens) <= all_tokens // 2 + tiny.text
     assert (before - after).abs().max() > 1e-3
 
@@ -122,9 +126,9 @@ def same(one: Tensor, other: Tensor) -> None:
 
 
 @cases(
-    dataclasses.replace(TILES, region="stripe", attend="global"),
-    dataclasses.replace(TILES, region="global", unmerge="pinv", scope="block"),
-    dataclasses.replace(TILES, selector="random", proportional=False, scope="stack", share="layer"),
+    dataclasses.replace(TILES, region="stripe+global"),
+    dataclasses.replace(TILES, region="tile+global", scope="block"),
+    dataclasses.replace(TILES, selector="random", proportional=False, scope="stack"),
     tm.LowerBound(tile=(2, 2), **SMALL),
 )
 def test_other_options_run(tiny: TinyModel, config: tm.MergeConfig) -> None:
@@ -134,11 +138,11 @@ def test_other_options_run(tiny: TinyModel, config: tm.MergeConfig) -> None:
     assert tiny.call(model, [1, 2], grid).isfinite().all()
 
 
-@cases(*(dataclasses.replace(TILES, scope=scope, share="model") for scope in ("site", "stack")))
+@cases(*(dataclasses.replace(TILES, scope=scope) for scope in ("site", "stack")))
 def test_the_schedule_is_kept_exactly(tiny: TinyModel, config: tm.MergeConfig) -> None:
     model = made(tiny.build)
     grid = tiny.grid(4, 4)
-    tm.apply(model, dataclasses.replace(config, min_tokens=16, select_every=10, weights_every=5))  # type: ignore[call-arg]
+    tm.apply(model, dataclasses.replace(config, min_tokens=16, select_every=(10, 5)))  # type: ignore[call-arg]
     root = session_on(model)
     tiny.call(model, [1], grid, 50.0)
     plans = root.selections
@@ -231,12 +235,12 @@ def test_example_inputs_are_a_call(tiny: TinyModel) -> None:
 def test_a_model_that_does_not_fit_is_an_error_with_the_reason() -> None:
     kind = type("PriorTransformer", (nn.Module,), {})
     with pytest.raises(UnsupportedModelError, match="no spatial tokens"):
-        tm.apply(kind(), tm.ToMA())
+        tm.apply(kind(), tm.TileMean())
 
 
 def test_an_unknown_model_is_an_error_that_names_the_known() -> None:
     with pytest.raises(UnsupportedModelError, match=r"Linear.*Stable Diffusion.*PixArt"):
-        tm.apply(nn.Linear(2, 2), tm.ToMA())
+        tm.apply(nn.Linear(2, 2), tm.TileMean())
 
 
 def test_a_size_that_is_refused_leaves_the_next_one_alone() -> None:

@@ -40,7 +40,7 @@ def test_it_is_short() -> None:
 
 def test_it_explains_what_it_merged(example: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert example["image"].shape == (2, 3, 64, 96)
-    with tm.merged(example["model"], tm.ToMA()) as handle:
+    with tm.merged(example["model"], tm.TileMean()) as handle:
         report = handle.explain(size=(64, 96))
     assert report.models[0].stacks[0].grid == (16, 24)
     assert report.models[0].stacks[0].kept == 16 * 24 // 16

@@ -186,7 +186,7 @@ def test_compiled_blocks_keep_too() -> None:
         torch._dynamo.reset()
         counters.clear()
         model = made(flux.build)
-        tm.apply(model, dataclasses.replace(TILES, select_every=2, weights_every=2), keep=WHITE)
+        tm.apply(model, dataclasses.replace(TILES, select_every=2), keep=WHITE)
         if compiled:
             model.compile_repeated_blocks(fullgraph=True, backend="aot_eager")
         outputs.append([flux.call(model, [1], grid, timestep) for timestep in timesteps])

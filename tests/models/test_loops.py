@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tokenmerge as tm
 
-CONFIG = tm.ToMA(ratio=0.75, tile=(2, 2), detail_every=3, **SMALL)
+CONFIG = tm.ToMA(ratio=0.75, tile=(2, 2), correction=tm.FullSteps(every=3, within=None), **SMALL)
 MODELS = [tiny("pixart"), tiny("sd15"), tiny("flux")]
 TIMESTEPS = [1000.0 - 20 * step for step in range(9)]
 

@@ -230,8 +230,8 @@ def test_perturbed_attention_guidance_is_followed_or_refused(scope: Any) -> None
     plain = dataclasses.replace(TILES, scope=scope, proportional=False)
     with tm.merged(model, plain), torch.no_grad():
         assert model(**inputs, return_dict=False)[0].isfinite().all()
-    keys_apart = [tm.ToDo(ratio=0.75, coarser_ratios=(0.75,), min_tokens=16)] if scope == "site" else []
-    for config in (dataclasses.replace(plain, proportional=True), *keys_apart):
+    separate_keys = [tm.ToDo(ratio=0.75, coarser_ratios=(0.75,), min_tokens=16)] if scope == "site" else []
+    for config in (dataclasses.replace(plain, proportional=True), *separate_keys):
         with tm.merged(model, config), pytest.raises(MergeRuntimeError, match=r"mid_block.*PAG.*skip_blocks"):
             model(**inputs)
 
@@ -240,11 +240,11 @@ def test_perturbed_attention_guidance_is_followed_or_refused(scope: Any) -> None
     "config",
     [
         TILES,
-        dataclasses.replace(TILES, scope="stack", detail_every=2),
+        dataclasses.replace(TILES, scope="stack", correction=tm.FullSteps(every=2, within=None)),
         tm.ToMeSD(**SMALL),
         tm.ToDo(ratio=0.75, **SMALL),
     ],
-    ids=["ToMA", "detail", "ToMeSD", "ToDo"],
+    ids=["ToMA", "corrected", "ToMeSD", "ToDo"],
 )
 def test_training_after_inference_mode(config: Any) -> None:
     """Tensors made in inference mode cannot be used in training, so neither plans nor cached orders may be kept."""

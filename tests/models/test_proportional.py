@@ -72,60 +72,34 @@ def test_merging_what_is_alike_changes_nothing(tiny: TinyModel, scope: Any) -> N
 
 @pytest.mark.parametrize("what", [tiny for tiny in TINY_MODELS if tiny.makes_tokens], ids=str)
 @pytest.mark.parametrize(
-    "options",
+    ("config", "queries", "keys"),
     [
-        *({"ratio": 0.5, "scope": scope} for scope in SCOPES),
-        {"ratio": 0, "scope": "site"},
-        {"ratio": 0, "scope": "site", "parts": ("self",), "selector": "random"},
+        (tm.SampledKeys(**SMALL), 64, 16),
+        (dataclasses.replace(QUARTERS, keys="sampled"), 16, 16),
+        (dataclasses.replace(QUARTERS, keys="all"), 16, 64),
+        (dataclasses.replace(QUARTERS, keys="all", parts=("self",)), 16, 64),
     ],
-    ids=str,
+    ids=repr,
 )
-def test_keys_merged_further_than_queries_leave_no_trace_either(what: TinyModel, options: dict[str, Any]) -> None:
-    """Half of the tokens are left, or all, and a quarter of the keys, be they picked before attention or inside it."""
+def test_separate_keys_leave_no_trace_either(what: TinyModel, config: Any, queries: int, keys: int) -> None:
+    """Equal tokens, of which fewer keys or fewer queries are left, before attention or inside it."""
     model = made(what.build)
     grid = what.grid(8, 8)
     make_alike(model, what, grid)
     before = what.call(model, [1, 2], grid)
-    config = dataclasses.replace(QUARTERS, kv_ratio=0.75, detail_every=0, **options)
-    with key_lengths() as keys, tm.merged(model, config):
-        close(what.call(model, [1, 2], grid), before)
-    frames = 2**what.video
-    assert frames * 16 + what.text in keys
-    assert not {frames * 32 + what.text, frames * 64 + what.text} & set(keys)
-
-
-@pytest.mark.parametrize("what", [tiny for tiny in TINY_MODELS if tiny.makes_tokens], ids=str)
-@pytest.mark.parametrize(
-    ("options", "kept"),
-    [
-        ({"kv_ratio": 0}, (16, 64)),
-        ({"kv_ratio": 0, "parts": ("self",)}, (16, 64)),
-        ({"kv_ratio": 0.5}, (16, 32)),
-    ],
-    ids=str,
-)
-def test_queries_merged_further_than_keys_leave_no_trace_either(
-    what: TinyModel, options: dict[str, Any], kept: tuple[int, int]
-) -> None:
-    model = made(what.build)
-    grid = what.grid(8, 8)
-    make_alike(model, what, grid)
-    before = what.call(model, [1, 2], grid)
-    config = dataclasses.replace(QUARTERS, detail_every=0, **options)
     with attention_lengths() as lengths, tm.merged(model, config):
         close(what.call(model, [1, 2], grid), before)
-    queries, keys, whole = (2**what.video * tokens + what.text for tokens in (*kept, 64))
-    assert (queries, keys) in lengths
-    assert not {(whole, whole), (whole, keys)} & set(lengths)
+    asked, read, every = (2**what.video * tokens + what.text for tokens in (queries, keys, 64))
+    assert (asked, read) in lengths
+    assert (every, every) not in lengths
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_keys_of_what_a_mask_keeps_are_all_there(scope: Any) -> None:
+def test_keys_of_what_a_mask_keeps_are_all_there() -> None:
     what = tiny_named("pixart")
     model = made(what.build)
     keep = torch.zeros(8, 8)
     keep[:2, :4] = 1  # 8 tokens, and 14 tiles of the others
-    config = tm.ToMA(ratio=0.5, kv_ratio=0.75, tile=(2, 2), scope=scope, **SMALL)
+    config = tm.ToMA(ratio=0.75, keys="sampled", tile=(2, 2), **SMALL)
     with tm.merged(model, config, keep=keep), key_lengths() as keys:
         what.call(model, [1], what.grid(8, 8))
     assert 8 + 14 in keys
@@ -136,16 +110,15 @@ def test_keys_that_stand_for_as_many_need_no_weights() -> None:
     what = tiny_named("sd15")
     model = made(what.build)
     grid = what.grid(16, 16)
-    options: dict[str, Any] = {"ratio": 0, "kv_ratio": 0.75, "tile": (2, 2), "parts": ("self",), **SMALL}
-    pictures = []
+    images = []
     for proportional in (True, False):
-        with tm.merged(model, tm.ToMA(proportional=proportional, **options)) as handle:
-            pictures.append(what.call(model, [1], grid))
+        with tm.merged(model, tm.SampledKeys(proportional=proportional, **SMALL)) as handle:
+            images.append(what.call(model, [1], grid))
             assert "mask of a row" not in str(handle.explain())
-    assert torch.equal(*pictures)
-    with tm.merged(model, tm.ToMA(ratio=0.5, kv_ratio=0, **SMALL)) as handle:
+    assert torch.equal(*images)
+    with tm.merged(model, tm.ToMA(ratio=0.5, keys="all", **SMALL)) as handle:
         what.call(model, [1], grid)
         assert "mask of a row" not in str(handle.explain())  # every key stands for itself
-    with tm.merged(model, tm.ToMA(**{**options, "tile": (4, 4)})) as handle:
+    with tm.merged(model, tm.ToMA(ratio=0.5, **SMALL)) as handle:
         what.call(model, [1], grid)
         assert "mask of a row" in str(handle.explain())

@@ -1,4 +1,4 @@
-"""A whole step runs merged as well, to tell what that loses: where, and where not."""
+"""Full steps also run merged, so that the merging error is known: when they do, and when not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST: dict[str, Any] = {"ratio": 0.875, "tile": (4, 4), **SMALL}
 def second_runs(model: nn.Module, timesteps: list[float], what: TinyModel, **options: Any) -> list[int]:
     """How often the model's first block with tokens runs at each step."""
     calls: list[int] = []
-    with tm.merged(model, tm.ToMA(detail_every=2, **{**MOST, **options})):
+    with tm.merged(model, tm.ToMA(correction=tm.FullSteps(every=2, within=None), **{**MOST, **options})):
         block = session_on(model).stacks[0].described.merging[0].module
         handle = block.register_forward_hook(lambda *_: calls.append(1))
         counts = []
@@ -33,11 +33,11 @@ def second_runs(model: nn.Module, timesteps: list[float], what: TinyModel, **opt
 
 
 @pytest.mark.parametrize("what", FAMILIES, ids=str)
-def test_full_steps_run_merged_as_well(what: TinyModel) -> None:
+def test_full_steps_also_run_merged(what: TinyModel) -> None:
     model = made(what.build)
-    assert second_runs(model, TIMESTEPS[:4], what) == [1, 2, 1, 2]
-    assert second_runs(model, TIMESTEPS[:4], what, ratio=0.5) == [1, 2, 1, 2]
-    assert second_runs(model, TIMESTEPS[:4], what, ratio=[0.875, 0.5]) == [1, 2, 1, 2]
+    assert second_runs(model, TIMESTEPS[:4], what) == [2, 1, 2, 1]
+    assert second_runs(model, TIMESTEPS[:4], what, ratio=0.5) == [2, 1, 2, 1]
+    assert second_runs(model, TIMESTEPS[:4], what, ratio=[0.875, 0.5]) == [2, 1, 2, 1]
 
 
 def test_they_do_not_where_others_would_see_a_second_step() -> None:
@@ -74,17 +74,17 @@ def test_they_do_not_where_others_would_see_a_second_step() -> None:
     handle = model.register_forward_pre_hook(lambda *_: None)
     assert second_runs(model, TIMESTEPS[:4], what) == once
     handle.remove()
-    assert second_runs(model, TIMESTEPS[:4], what) == [1, 2, 1, 2]
+    assert second_runs(model, TIMESTEPS[:4], what) == [2, 1, 2, 1]
 
 
 @pytest.mark.parametrize("what", [tiny("pixart"), tiny("sd15"), tiny("flux")], ids=str)
 @pytest.mark.parametrize("scope", SCOPES)
-def test_training_with_checkpoints_goes_through_whole_steps(what: TinyModel, scope: Any) -> None:
+def test_training_with_checkpoints_goes_through_full_steps(what: TinyModel, scope: Any) -> None:
     model: Any = what.build()
     model.enable_gradient_checkpointing()
     model.train()
     inputs = what.inputs((1,), what.grid(8, 8))
-    with tm.merged(model, tm.ToMA(scope=scope, detail_every=3, **MOST)):
+    with tm.merged(model, tm.ToMA(scope=scope, correction=tm.FullSteps(every=3, within=None), **MOST)):
         for timestep in TIMESTEPS[:4]:
             inputs["timestep"] = torch.full_like(inputs["timestep"], timestep)
             model(**inputs, return_dict=False)[0].square().sum().backward()

@@ -18,11 +18,14 @@ from torch import Tensor, nn
 import tokenmerge as tm
 from tokenmerge.config.base import PARTS
 from tokenmerge.errors import TokenMergeError
+from tokenmerge.methods.toma import REGIONS, ReleasedToMA
 from tokenmerge.ops.selection import SELECTORS
 
 METHODS: dict[str, type[tm.MergeConfig]] = {
-    kind.__name__: kind for kind in (tm.ToMA, tm.ToMeSD, tm.ToFu, tm.ToDo, tm.LowerBound)
+    kind.__name__: kind
+    for kind in (tm.TileMean, tm.SampledKeys, tm.ToMA, ReleasedToMA, tm.ToMeSD, tm.ToFu, tm.ToDo, tm.LowerBound)
 }
+TOMA = ("ToMA", "ReleasedToMA", "LowerBound")
 
 
 @dataclass(frozen=True)
@@ -86,25 +89,19 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "ratio": ratios | ratios | ratios | changing,
     "parts": st.lists(st.sampled_from(["self", "cross", "mlp"]), min_size=1, max_size=3, unique=True).map(tuple),
     "scope": st.sampled_from(["site", "block", "stack"]),
-    "share": st.sampled_from(["layer", "level", "model"]),
-    "select_every": few,
-    "merge_every": st.integers(1, 3),
-    "detail_every": st.sampled_from([None, 0, 2, 3]),
-    "detail_within": st.sampled_from([None, None, None, 0.1, 0.35, 1]),
-    "thin_keys": st.booleans(),
+    "keys": st.sampled_from(["merged", "all", "sampled"]),
+    "select_every": few | st.sampled_from([(4, 2), (2, 1), (6, 3)]),
+    "correction": st.none()
+    | st.builds(tm.FullSteps, every=st.integers(2, 4), within=st.sampled_from([None, None, 0.1, 0.35, 1])),
     "proportional": st.booleans(),
     "skip_blocks": st.sampled_from(
         [0] * 20 + [1, 2, 100, (1, 1), ("*",), ("*.0",), ("*0*",), ("down_blocks.*",), None]
     ),
     "min_tokens": st.sampled_from([0, 1, 4, 4, 4, 16, 16, 64, 300]),
-    # ToMA
-    "region": st.sampled_from(["tile", "stripe", "global"]),
+    # TileMean, SampledKeys and ToMA
+    "region": st.sampled_from(REGIONS),
     "tile": st.tuples(few, few) | st.sampled_from([(2, 2), (4, 4), (1, 1), (8, 8), (2, 4, 4), (10**6, 10**6)]),
-    "attend": st.sampled_from(["region", "global"]),
     "selector": st.sampled_from([*SELECTORS, first_ones, too_few, beyond_the_region, not_whole]),
-    "unmerge": st.sampled_from(["transpose", "pinv"]),
-    "kv_ratio": st.just(0) | ratios | ratios | changing,
-    "weights_every": st.sampled_from([1, 1, 2, 5]),
     # ToMeSD, ToFu and ToDo
     "sx": few,
     "sy": few,
@@ -122,7 +119,8 @@ ALWAYS = {"ratio", "min_tokens", "skip_blocks"}
 @st.composite
 def options_of(draw: st.DrawFn, method: str) -> dict[str, Any]:
     others = [field.name for field in dataclasses.fields(METHODS[method]) if field.name in OPTIONS.keys() - ALWAYS]
-    chosen = [*sorted(ALWAYS), *draw(st.lists(st.sampled_from(others), max_size=5, unique=True))]
+    always = [name for name in sorted(ALWAYS) if METHODS[method].has_option(name)]
+    chosen = [*always, *draw(st.lists(st.sampled_from(others), max_size=5, unique=True))]
     options = {name: draw(OPTIONS[name]) for name in chosen}
     care = draw(st.sampled_from([*["some"] * 10, "none", "wrong"]))
     if care == "wrong":
@@ -134,17 +132,16 @@ def _agreeing(options: dict[str, Any], method: str) -> dict[str, Any]:
     """Without what contradicts itself: left to chance, most configs would be refused and few would merge."""
     if options.get("scope", "site") != "site":
         options["parts"] = PARTS
-        if isinstance(options.get("kv_ratio"), float) and isinstance(options["ratio"], float):
-            options["ratio"], options["kv_ratio"] = sorted((options["ratio"], options["kv_ratio"]))
-    if method == "ToFu":
-        options.pop("share", None)
-    if method == "ToDo":
-        options = {name: value for name, value in options.items() if name not in ("parts", "scope")}
-    if "weights_every" in options:
-        options["select_every"] = options["weights_every"] * options.get("select_every", 1)
-    elif "select_every" in options and "weights_every" in METHODS[method].__dataclass_fields__:
-        options["weights_every"] = options["select_every"]
-    if isinstance(options["ratio"], float) and method in ("ToMeSD", "ToFu"):
+        options.pop("keys", None)
+    if not METHODS[method].merges_queries:
+        options = {
+            name: value for name, value in options.items() if name not in ("parts", "scope", "keys", "correction")
+        }
+    if method not in TOMA and isinstance(options.get("select_every"), tuple):
+        options["select_every"] = options["select_every"][0]
+    if method == "ReleasedToMA":
+        options.pop("correction", None)
+    if isinstance(options.get("ratio"), float) and method in ("ToMeSD", "ToFu"):
         cell = options.get("sx", 2) * options.get("sy", 2)
         options["per_cell"] = min(options.get("per_cell", 1), max(1, cell - 1))
         options["ratio"] *= 1 - options["per_cell"] / cell
@@ -162,7 +159,9 @@ def sizes(draw: st.DrawFn) -> tuple[int, int]:
 def cases(draw: st.DrawFn) -> Case:
     method = draw(st.sampled_from(sorted(METHODS)))
     options = draw(options_of(method))
-    apart = (method == "ToDo" or "kv_ratio" in options) and draw(st.integers(0, 7)) > 0
+    apart = (not METHODS[method].merges_queries or options.get("keys", "merged") != "merged") and draw(
+        st.integers(0, 7)
+    ) > 0
     models = [model.name for model in TINY_MODELS if model.merges_keys or not apart]
     then = draw(st.none() | st.tuples(sizes(), st.integers(1, 2)).map(lambda both: (*both[0], both[1])))
     return Case(

@@ -17,10 +17,11 @@ import tokenmerge as tm
 from tokenmerge.runtime.tiny_random import build_tiny_random
 
 CONFIGS: dict[str, tm.MergeConfig] = {
-    "toma": tm.ToMA(ratio=0.75, detail_every=0, min_tokens=16),
+    "toma": tm.ToMA(ratio=0.75, min_tokens=16),
     "toma-stack": tm.ToMA(scope="stack", min_tokens=16),
-    "toma-detail": tm.ToMA(scope="site", detail_every=2, min_tokens=16),
+    "tile-mean": tm.TileMean(scope="site", correction=tm.FullSteps(every=2), min_tokens=16),
     "toma-random": tm.ToMA(ratio=0.75, selector="random", min_tokens=16),
+    "sampled-keys": tm.SampledKeys(min_tokens=16),
     "tomesd": tm.ToMeSD(min_tokens=16),
     "tofu": tm.ToFu(min_tokens=16),
     "todo": tm.ToDo(min_tokens=16),

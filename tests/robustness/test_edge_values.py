@@ -26,8 +26,10 @@ from tokenmerge.ops.selection import SELECTORS, select_facility_location
 TINY: dict[str, Any] = {**SMALL, "min_tokens": 0}
 METHODS: list[tm.MergeConfig] = [
     tm.ToMA(ratio=0.75, tile=(2, 2), **TINY),
-    tm.ToMA(region="stripe", attend="global", **TINY),
-    tm.ToMA(region="global", unmerge="pinv", **TINY),
+    tm.ToMA(region="stripe+global", **TINY),
+    dataclasses.replace(tm.ToMA.paper_pinv(), tile=4, **TINY),
+    tm.TileMean(tile=2, **TINY),
+    tm.SampledKeys(**TINY),
     tm.ToMeSD(**TINY),
     tm.ToFu(prune=0.0, **TINY),
     tm.ToFu(prune=1.0, **TINY),

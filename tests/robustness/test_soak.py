@@ -33,9 +33,11 @@ GENERATIONS = 300
 SETTLED = 10  # generations after which memory has to stay as it is
 SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}
 METHODS: list[tm.MergeConfig | None] = [
-    tm.ToMA(ratio=0.75, tile=(2, 2), select_every=2, weights_every=1, **SMALL),
+    tm.ToMA(ratio=0.75, tile=(2, 2), select_every=(2, 1), **SMALL),
+    tm.TileMean(correction=tm.FullSteps(every=2), **SMALL),
+    tm.SampledKeys(**SMALL),
     tm.ToMA(scope="stack", **SMALL),
-    tm.ToMA(region="stripe", attend="global", proportional=False, **SMALL),
+    tm.ToMA(region="stripe+global", proportional=False, **SMALL),
     tm.ToMeSD(max_downsample=2, **SMALL),
     tm.ToFu(**SMALL),
     tm.ToDo(**SMALL),
@@ -149,7 +151,7 @@ def test_a_plan_goes_when_the_size_changes_when_it_is_reset_and_when_it_is_remov
     def draw(side: int) -> None:
         pipe("a cat", width=side, height=side, num_inference_steps=2, output_type="pt")
 
-    handle = tm.apply(pipe, tm.ToMA(ratio=0.75, tile=(2, 2), share="level", **SMALL))
+    handle = tm.apply(pipe, tm.ToMA(ratio=0.75, tile=(2, 2), **SMALL))
     draw(64)
     one = alive()
     assert one > 0

@@ -70,6 +70,10 @@ class PageUser:
         if seed is not None:
             self.type_into("#seed input", str(seed))
 
+    def choose_method(self, name: str) -> None:
+        self.page.locator("#method input").click()
+        self.page.get_by_role("option", name=name, exact=True).click()
+
     def type_into(self, selector: str, text: str) -> None:
         field = self.page.locator(selector)
         field.fill(text)

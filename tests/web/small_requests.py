@@ -16,11 +16,11 @@ SMALL = Inputs(
     model="tiny-random",
     method="toma",
     ratio=0.5,
+    tile=4,
     region="tile",
     scope="site",
     parts=["self", "cross", "mlp"],
     select_every=5,
-    weights_every=5,
 )
 
 

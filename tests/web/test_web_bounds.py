@@ -7,38 +7,37 @@ import dataclasses
 import pytest
 from small_requests import small
 
-from tokenmerge import ToDo, ToMA, ToMeSD
+from tokenmerge import TileMean, ToDo, ToMA, ToMeSD
 from tokenmerge.errors import TokenMergeError, UsageError
-from tokenmerge.methods.named import METHODS, named_config, ratio_field
+from tokenmerge.methods.named import METHODS, named_config
 from tokenmerge.web.bounds import MOST_SWEPT, controls_of, read, read_size, read_sweep, settings_beyond
 
 
 def test_small_inputs_are_toma_as_it_comes() -> None:
     request = read(small())
-    assert request.config == ToMA.plain(0.5)
+    assert request.config == ToMA(ratio=0.5)
     assert request.image.size == (128, 128)
     assert request.image.guidance is None
 
 
 def test_every_control_reaches_the_config() -> None:
-    request = read(
-        small(ratio=0.25, region="stripe", parts=["mlp", "self"], select_every=6, weights_every=3, guidance=" 4.5 ")
-    )
-    expected = {"region": "stripe", "parts": ("self", "mlp"), "select_every": 6, "weights_every": 3}
-    assert request.config == dataclasses.replace(ToMA.plain(0.25), **expected)
+    request = read(small(ratio=0.25, region="stripe", parts=["mlp", "self"], select_every=6, tile=2, guidance=" 4.5 "))
+    expected = {"region": "stripe", "parts": ("self", "mlp"), "select_every": 6, "tile": 2}
+    assert request.config == dataclasses.replace(ToMA(ratio=0.25), **expected)
     assert request.image.guidance == 4.5
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_own_values_make_the_method(method: str) -> None:
     values = {name: value for name, value in controls_of(method).items() if value is not None}
-    ratio = named_config(method).number(ratio_field(method))
+    ratio = named_config(method).ratio
     assert read(small(method=method, ratio=ratio, **values)).config == named_config(method)
 
 
 def test_options_that_a_method_lacks_are_left_out() -> None:
-    assert read(small(method="tomesd", parts=["self"], region="global", select_every=1)).config == ToMeSD(ratio=0.5)
-    assert read(small(method="todo", parts=["self"], select_every=10, weights_every=None)).config == ToDo(ratio=0.5)
+    assert read(small(method="tomesd", parts=["self"], region="stripe", select_every=1)).config == ToMeSD(ratio=0.5)
+    assert read(small(method="todo", parts=["self"], select_every=None)).config == ToDo(ratio=0.5)
+    assert read(small(method="tile-mean", scope="stack", tile=2, ratio=None)).config == TileMean(tile=2, scope=None)
     assert settings_beyond("toma", {"region": "tile", "scope": "block", "unheard": 1}) == {"scope": "block"}
 
 
@@ -67,7 +66,7 @@ def test_options_that_a_method_lacks_are_left_out() -> None:
         ({"method": "magic"}, "no method 'magic'"),
         ({"parts": []}, "parts is empty"),
         ({"scope": "block", "parts": ["self"]}, "merging whole blocks"),
-        ({"weights_every": 3}, "does not divide"),
+        ({"tile": 0}, "Tile is 0"),
         ({"select_every": 0}, "New destinations every is 0"),
     ],
 )
@@ -86,6 +85,7 @@ def test_sizes_may_be_written_in_several_ways(text: str) -> None:
 def test_a_sweep_is_every_method_at_every_ratio_from_low_to_high() -> None:
     pairs = read_sweep(["tomesd", "toma"], [0.75, "0.25"])
     assert pairs == [("tomesd", 0.25), ("tomesd", 0.75), ("toma", 0.25), ("toma", 0.75)]
+    assert read_sweep(["tile-mean"], [0.25, 0.75]) == [("tile-mean", 0.9375)]  # it has no ratio
 
 
 @pytest.mark.parametrize(

@@ -29,17 +29,21 @@ def test_it_loads_with_a_word_under_each_control(user: PageUser) -> None:
     assert user.page.title() == "tokenmerge"
     for title in ("Image and model", "Merging in detail"):
         user.unfold(title)
-    for control in ("prompt", "ratio", "method", "size", "steps", "seed", "guidance", "model"):
+    for control in ("prompt", "method", "size", "steps", "seed", "guidance", "model"):
         assert user.page.locator(f"#{control}").is_visible(), control
-    for control in ("region", "scope", "parts", "select_every", "weights_every"):
+    for control in ("tile", "scope", "parts"):
         assert user.page.locator(f"#{control}").is_visible(), control
+    for control in ("ratio", "region", "select_every"):  # which tile means do not have
+        assert not user.page.locator(f"#{control}").is_visible(), control
     text = user.page.locator("body").inner_text()
-    for explanation in (words.RATIO, words.STEPS, words.SCOPE, words.PARTS, words.SELECT, words.SIZE):
+    for explanation in (words.TILE, words.STEPS, words.SCOPE, words.PARTS, words.SIZE):
         assert explanation in text
 
 
 def test_comparing_sliding_history_and_the_same_without_the_page(user: PageUser, tmp_path: Path) -> None:
     user.choose()
+    user.choose_method("toma")
+    user.page.locator("#ratio").wait_for(state="visible")
     user.compare()
     figures = user.figures()
     assert set(figures) == {"Unmerged", "Merged", "Speed-up", "PSNR", "SSIM"}
@@ -85,18 +89,19 @@ def test_comparing_sliding_history_and_the_same_without_the_page(user: PageUser,
     file = tmp_path / "history.json"
     download.value.save_as(file)
     saved = json.loads(file.read_text())
-    assert [entry["config"]["ratio"] for entry in saved] == [0.75, 0.25]
+    assert [entry["config"]["ratio"] for entry in saved] == [0.5, 0.25]
     user.page.locator(RUN).nth(1).click()
     user.wait_for_message("Run 1 is back")
-    assert user.page.locator("#ratio input[type=number]").input_value() == "0.75"
+    assert user.page.locator("#ratio input[type=number]").input_value() == "0.5"
     assert user.figures() == figures
 
 
 def test_a_method_brings_its_own_settings(user: PageUser) -> None:
-    visible = "document.querySelector('#region')?.checkVisibility()"
+    visible = "document.querySelector('#tile')?.checkVisibility()"
     user.until(lambda: user.unfold("Merging in detail"), visible)
-    user.page.locator("#method input").click()
-    user.page.get_by_role("option", name="todo").click()
+    user.choose_method("toma")
+    user.page.locator("#region").wait_for(state="visible")
+    user.choose_method("todo")
     user.page.locator("#region").wait_for(state="hidden")
     assert user.page.locator("#parts input").count() == 1
     assert "keys and values downsampled" in user.page.locator("#method").inner_text()
@@ -110,6 +115,7 @@ def test_an_example_fills_in_the_prompt(user: PageUser) -> None:
 
 def test_looking_inside(user: PageUser) -> None:
     user.choose()
+    user.choose_method("toma")
     user.open_tab("Look inside")
     user.page.locator("#look").click()
     user.page.locator("#stages table").wait_for()

@@ -19,9 +19,7 @@ from tokenmerge.web.bounds import controls_of, read
 from tokenmerge.web.equivalent import as_command, as_python, constructor
 from tokenmerge.web.runs import Watch
 
-ASKED = small(
-    prompt='it\'s a "red" $HOME apple', guidance="3.5", region="stripe", select_every=4, weights_every=2, seed=7
-)
+ASKED = small(prompt='it\'s a "red" $HOME apple', guidance="3.5", region="stripe", select_every=4, tile=2, seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +62,7 @@ def test_the_command_is_read_as_the_same_request(method: str) -> None:
     [
         {"parts": ["cross"]},
         {"scope": "stack"},
-        {"region": "global", "ratio": 0.05},
+        {"region": "tile+global", "ratio": 0.05},
         {"prompt": "--help"},
         {"prompt": "; rm -rf /"},
         {"size": "192 x 128", "guidance": "0"},

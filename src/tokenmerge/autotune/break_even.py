@@ -13,7 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from tokenmerge.api import denoisers_of, merged
-from tokenmerge.config.base import MergeConfig, Scope
+from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.arguments import token_argument
 from tokenmerge.engine.compatibility import suited
 from tokenmerge.engine.schedule import Kind, Step
@@ -93,12 +93,10 @@ def worthwhile(
     if device.type == "meta":
         raise ConfigError("the model is on the meta device, where nothing takes time: load it with its weights.")
     given = config
-    config = suited(config, family_of(model).stacks(model))  # first: without whole steps another scope would suit it
-    # Steps that run whole save nothing, whatever is merged at the others. A block by itself is a stack of one.
-    scope: Scope = "site" if config.merged_per == "site" else "block"
-    # The one call of the model is its first step, which merges in any case.
-    every_step = config.with_detail(config.whole_every, merge_every=1, scope=scope)
-    with torch.no_grad(), merged(model, every_step), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
+    config = suited(config, family_of(model).stacks(model))
+    # A block by itself is a stack of one.
+    per_block = config.with_scope("site" if config.merged_per == "site" else "block")
+    with torch.no_grad(), merged(model, per_block), tqdm(desc="timing", unit="turn", delay=2, disable=None) as bar:
         session = session_of(model)
         assert session is not None
         levels = _levels(session, size, batch)
@@ -205,8 +203,9 @@ def _whole(level: Level, kinds: tuple[str, ...], config: MergeConfig, measure: _
     reweighs = select_every // weights_every - 1
     refresh = max(0.0, best["select"] - best["steady"]) + reweighs * max(0.0, best["weights"] - best["steady"])
     sharing = len(level.alike) if config.share != "layer" else 1
-    # A whole step that runs merged as well takes that time from what the merged ones after it save.
-    runs = config.whole_every / (config.whole_every - 1) if config.whole_every else 1
+    # A full step also runs merged. That time is taken from what the merged steps after it save.
+    every = 0 if config.correction is None else config.correction.every
+    runs = every / (every - 1) if every else 1
     return _timing(level, WHOLE, best["unmerged"], best["steady"] * runs + refresh / select_every / sharing)
 
 

@@ -13,8 +13,11 @@ from tabulate import tabulate
 
 from tokenmerge.api import apply, denoisers_of, merged
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.correction import FullSteps
 from tokenmerge.config.ratio import is_number, ratio_text
 from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError, UnsupportedModelError
+from tokenmerge.methods.sampled_keys import SampledKeys
+from tokenmerge.methods.tile_mean import TileMean
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.runtime.fidelity import PSNR_OF_EQUAL_IMAGES, fidelity
 from tokenmerge.runtime.files import write_json
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 RATIOS = (0.75, 0.5, 0.25)
-TILES = ((4, 4), 0.9375), ((2, 2), 0.75)  # of which one token is left, and full steps tell what that loses
+TILES = (4, 2)
+KEY_TILES: tuple[tuple[int, int], ...] = ((2, 2), (1, 2))  # one key of four, one of two
 
 
 class BudgetError(TokenMergeError, RuntimeError):
@@ -103,7 +107,7 @@ def tune(
 
     min_psnr: decibels to the unmerged image, on average over prompts and seeds. At 30 differences show side by side; at
         40 they hardly do.
-    candidates: configs to choose from; None takes a ladder of ToMA that fits the model.
+    candidates: configs to choose from; None takes a ladder of TileMean, ToMA and SampledKeys that fits the model.
     options: anything the pipeline's call takes, such as num_inference_steps, width, height and guidance_scale.
 
     >>> found = tune(pipe, ["red apple", "old boat"], min_psnr=32, num_inference_steps=20)  # doctest: +SKIP
@@ -128,7 +132,11 @@ def tune(
             if trial.mean_psnr >= min_psnr:
                 return Tuned(config, min_psnr, tuple(tried), [seconds for _, seconds in unmerged])
     if not tried:
-        raise BudgetError("every candidate runs images of so few steps whole: take more steps, or give others.", ())
+        raise BudgetError(
+            "with this few steps every candidate would run all steps unmerged: increase num_inference_steps or pass "
+            "other candidates.",
+            (),
+        )
     nearest = max(tried, key=lambda trial: trial.mean_psnr)
     raise BudgetError(
         f"none of {len(tried)} configs keeps {min_psnr:g} dB: the nearest is {_short(nearest.config)} with "
@@ -138,16 +146,16 @@ def tune(
 
 
 def default_ladder() -> list[MergeConfig]:
-    """ToMA from fast to mild: one token a tile, all steps once per stack, with detail, self-attention or keys alone."""
+    """From fast to mild: tile means, ToMA with and without a correction, ToMA in self-attention alone, sampled keys."""
+    corrections = FullSteps(), FullSteps(every=3), FullSteps(every=2, within=None)
+    means = (TileMean(tile=tile, correction=correction) for tile in TILES for correction in corrections)
     kinds: tuple[dict[str, Any], ...] = (
-        {"scope": "stack", "detail_every": 0},
-        {},
-        {"detail_every": 2},
+        {"scope": "stack"},
+        {"correction": FullSteps(every=4)},
         {"parts": ("self",)},
     )
-    keys = (ToMA(ratio=0, kv_ratio=ratio, parts=("self",)) for ratio in RATIOS)
-    most = (ToMA(tile=tile, ratio=ratio, detail_every=every) for tile, ratio in TILES for every in (None, 2))
-    return [*most, *(ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds), *keys]
+    selected = (ToMA(ratio=ratio, **kind) for ratio in RATIOS for kind in kinds)
+    return [*means, *selected, *(SampledKeys(tile=tile) for tile in KEY_TILES)]
 
 
 def table_of(trials: Sequence[Trial], min_psnr: float) -> str:
@@ -217,7 +225,7 @@ def _work(pipe: Any, config: MergeConfig, options: dict[str, Any]) -> float:
 def _try(
     pipe: Any, config: MergeConfig, work: float, pairs: list[Pair], options: Any, unmerged: list[Image], bar: Any
 ) -> Trial | None:
-    """A config on every pair; None where the images have so few steps that it runs them whole."""
+    """A config on every pair; None if the images have so few steps that all of them run full."""
     trial = Trial(config, work)
     with merged(pipe, config) as handle:
         for pair, image in zip(pairs, unmerged, strict=True):
@@ -256,10 +264,10 @@ def _bar(shown: bool) -> Iterator[Any]:
 
 
 def _short(config: MergeConfig) -> str:
-    """The method, its ratio, and what else is not as it comes."""
+    """The method, how much it merges, and its options that are not the default."""
     plain = type(config)()
-    told = {"ratio": ratio_text(config.ratio)}
+    shown = {"ratio": ratio_text(config.ratio)} if config.has_option("ratio") else {"tile": repr(vars(config)["tile"])}
     for name, value in vars(config).items():
-        if name != "ratio" and value != getattr(plain, name):
-            told[name] = repr(value)
-    return f"{type(config).__name__}({', '.join(f'{name}={value}' for name, value in told.items())})"
+        if name not in shown and value != getattr(plain, name):
+            shown[name] = repr(value)
+    return f"{type(config).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"

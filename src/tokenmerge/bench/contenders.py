@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from tokenmerge.bench.schedule import EVERY_STEP_ALIKE, Schedule, schedule_of, s
 from tokenmerge.bench.subject import Subject
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import ConfigError, UsageError
-from tokenmerge.methods.named import METHODS, named_config
+from tokenmerge.methods.named import METHODS, named_config, takes_ratio
 
 NONE = "none"
 LIMIT = "blocks-deleted"
@@ -123,7 +122,7 @@ def check_methods(methods: Sequence[str], ratios: Sequence[float], options: Mapp
     if len(set(methods)) < len(methods):
         raise UsageError(f"--methods names one method twice ({', '.join(methods)}): name each once.")
     _check_ratios(ratios)
-    for method, ratio in itertools.product([method for method in methods if method in METHODS], ratios):
+    for method, ratio in _pairs([method for method in methods if method in METHODS], ratios):
         _config(method, ratio, options)
     if PACKAGE in methods:
         _require_tomesd()
@@ -169,25 +168,33 @@ def contenders(
     listed: list[Contender] = [Unmerged()]
     if limit:
         listed.append(BlocksDeleted(seen))
-    for ratio in ratios:
-        for method in methods:
-            if method == PACKAGE:
-                listed.append(_package(ratio, subject, seen))
-            elif method != NONE:
-                listed.append(Merged(method, _config(method, ratio, options)))
+    for method, ratio in _pairs([method for method in methods if method != NONE], ratios):
+        if method == PACKAGE:
+            assert ratio is not None
+            listed.append(_package(ratio, subject, seen))
+        else:
+            listed.append(Merged(method, _config(method, ratio, options)))
     return listed
 
 
-def _config(method: str, ratio: float, options: Mapping[str, Any] | None) -> MergeConfig:
+def _pairs(methods: Sequence[str], ratios: Sequence[float]) -> list[tuple[str, float | None]]:
+    """Every method at every ratio; one without a ratio once."""
+    alone: list[tuple[str, float | None]] = [
+        (name, None) for name in methods if name in METHODS and not takes_ratio(name)
+    ]
+    named = {name for name, _ in alone}
+    return [(name, ratio) for ratio in ratios for name in methods if name not in named] + alone
+
+
+def _config(method: str, ratio: float | None, options: Mapping[str, Any] | None) -> MergeConfig:
     try:
         config = named_config(method, ratio, options)
     except ConfigError as error:
-        raise UsageError(f"{method} at ratio {ratio:g}: {error}") from None
-    if config.varies or config.merge_every > 1 or config.detail_within is not None:
+        raise UsageError(f"{method}{'' if ratio is None else f' at ratio {ratio:g}'}: {error}") from None
+    if config.varies or config.merge_every > 1:
         raise UsageError(
-            f"{method} merges more at some steps than at others (its ratio, merge_every or detail_within), and bench "
-            f"times single steps: set ratio to one number and leave out merge_every and detail_within, or time whole "
-            f"images with `tokenmerge compare`."
+            f"{method} merges more at some steps than at others, and bench times single steps: set ratio to one "
+            f"number, or time whole images with `tokenmerge compare`."
         )
     return config
 

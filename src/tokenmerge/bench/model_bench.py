@@ -54,7 +54,7 @@ class ModelTrial:
                 self.subject.call(step)
         if not self._visited and (self._compile is None or not on_cpu):
             # What a full step leaves behind is in use at the next.
-            steps = range(1, 1 + (phases if "whole" in self.contender.schedule.phases else 1))
+            steps = range(1, 1 + (phases if "full" in self.contender.schedule.phases else 1))
             self.measurement.peak_memory = peak_memory(
                 self.subject.device, lambda: [self.subject.call(step) for step in steps]
             )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.correction import FullSteps
 from tokenmerge.engine.describe import policy_of
 from tokenmerge.engine.schedule import count_steps
 
@@ -16,8 +17,8 @@ from tokenmerge.engine.schedule import count_steps
 class Schedule:
     """How often each kind of step comes in one cycle, in the order in which a fresh generation meets them.
 
-    "select" makes destinations and weights, "whole" merges nothing, "steady" makes nothing, "weights" makes weights for
-    destinations it has.
+    "select" computes destinations and weights, "full" merges nothing, "steady" computes nothing, "weights" computes
+    weights for destinations it has.
     """
 
     counts: Mapping[str, int]
@@ -47,25 +48,23 @@ EVERY_STEP_ALIKE = Schedule({"steady": 1})
 def schedule_of(config: MergeConfig) -> Schedule:
     """The schedule a config asks for. What is due at a full step is made at the next that merges.
 
-    Where full steps run merged as well, plans are made there, and besides only at the first step of all.
+    With a correction, plans are made in the merged run of full steps.
 
-    >>> from tokenmerge import ToMA
+    >>> from tokenmerge import TileMean, ToMA
     >>> dict(schedule_of(ToMA.paper()).counts)
     {'select': 1, 'steady': 8, 'weights': 1}
-    >>> dict(schedule_of(ToMA()).counts)
-    {'select': 0, 'whole': 1, 'steady': 5}
+    >>> dict(schedule_of(TileMean()).counts)
+    {'full': 1, 'steady': 5}
     """
     counted = count_steps(dataclasses.replace(policy_of(config), merge_every=1), steps=None)
     counts = {
         "select": counted.select,
-        "whole": counted.full,
+        "full": counted.full,
         "steady": counted.steady,
         "weights": counted.weights,
     }
     cycles = math.gcd(*counts.values())
-    # With full steps destinations are selected at the very first step, which is not counted.
-    met = [phase for phase, count in counts.items() if count or (phase == "select" and counted.full)]
-    return Schedule({phase: counts[phase] // cycles for phase in met})
+    return Schedule({phase: count // cycles for phase, count in counts.items() if count})
 
 
 def shortened(config: MergeConfig) -> MergeConfig:
@@ -73,11 +72,10 @@ def shortened(config: MergeConfig) -> MergeConfig:
 
     A step costs what its kind costs, however many lie between two of a kind: no step need be run only to reach one.
     """
-    select_every, weights_every = config.refresh_every
-    before = sum(phase in schedule_of(config).counts for phase in ("select", "whole", "steady"))
-    short: dict[str, int] = {}
-    if 1 < weights_every < select_every:
-        short |= {"select_every": 2 * before, "weights_every": before}
-    elif select_every == 2:  # too soon, where the second step is whole
-        short |= {name: 4 for name in ("select_every", "weights_every") if getattr(config, name, 0) == 2}
-    return config.with_detail(4 if config.whole_every else 0, **short)  # whole is the second step, and none soon again
+    if config.correction is not None:
+        return dataclasses.replace(config, correction=FullSteps(every=4, within=None))
+    select, weights = config.refresh_every
+    if not 1 < weights < select:
+        return config
+    before = sum(phase in schedule_of(config).counts for phase in ("select", "steady"))
+    return dataclasses.replace(config, select_every=(2 * before, before))  # type: ignore[call-arg]

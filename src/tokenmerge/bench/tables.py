@@ -12,13 +12,13 @@ from tokenmerge.bench.contenders import LIMIT, PACKAGE
 from tokenmerge.bench.result import Measurement, Result
 from tokenmerge.bench.summary import Row, summarise
 
-# In the README: the peer, ToMA merging at every step, around each part and once per stack, and as tm.ToMA() has it.
-HEADLINE = (PACKAGE, "toma", "toma-stack", "toma-detail")
+# In the README: the peer, ToMA around each part and once per stack, and the preset "balanced".
+HEADLINE = (PACKAGE, "toma", "toma-stack", "tile-mean")
 TITLES = {
     PACKAGE: "tomesd 0.1.3",
     "toma": "ToMA",
     "toma-stack": "ToMA, once per stack",
-    "toma-detail": "ToMA, some steps whole",
+    "tile-mean": "TileMean (balanced)",
 }
 
 
@@ -83,7 +83,7 @@ def _model_table(result: Result) -> str:
         "s to select",
         "s for weights",
         "s steady",
-        "s whole",
+        "s full",
         "multiply-adds",
         "peak memory",
     ]
@@ -93,7 +93,7 @@ def _model_table(result: Result) -> str:
         rows.append(
             [row.measurement.method, _ratio(row.measurement), _seconds(best.mean), _seconds(median.mean)]
             + [_times(best.speedup), _times(median.speedup), _percent(best.removed), _more(row.over_bound)]
-            + [_seconds(best.steps.get(phase)) for phase in ("select", "weights", "steady", "whole")]
+            + [_seconds(best.steps.get(phase)) for phase in ("select", "weights", "steady", "full")]
             + [_scaled(row.multiply_adds, 1e9, "G"), _scaled(row.measurement.peak_memory, 1e6, "MB")]
         )
     return _markdown(headers, rows)

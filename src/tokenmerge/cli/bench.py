@@ -34,7 +34,7 @@ In every repeat each method has its turn on the same model, so that noise hits a
   tokenmerge bench --model sdxl generation --count-only   whole generations against fewer steps and caches
   tokenmerge bench table                              put the results in benchmarks/ into the README
 """
-MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "toma-detail", "lower-bound")
+MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "tile-mean", "lower-bound")
 SCALING_METHODS = ("none", "tomesd-package", "toma", "toma-stack")
 INTERRUPTED = 130  # what shells report after Ctrl-C
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.cli import options
-from tokenmerge.config.ratio import ratio_text, stored_ratio
-from tokenmerge.methods.named import ratio_field
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.ratio import ratio_text
 from tokenmerge.runtime.plain_text import shown_plainly
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from tokenmerge.config.base import MergeConfig
     from tokenmerge.report.explanation import Explanation
     from tokenmerge.runtime.generation import ImageRequest
     from tokenmerge.runtime.pipelines import LoadedPipeline
@@ -192,8 +191,7 @@ def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
 
 
 def _title(result: dict[str, Any]) -> str:
-    field = ratio_field(result["method"])
-    return f"{result['method']}, ratio {ratio_text(stored_ratio(field, result['config'][field]))}"
+    return f"{result['method']}, ratio {ratio_text(MergeConfig.from_dict(result['config']).ratio)}"
 
 
 def _speedup(result: dict[str, Any]) -> str:

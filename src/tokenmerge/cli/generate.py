@@ -10,7 +10,6 @@ from typing import Any
 from tokenmerge.cli import options
 from tokenmerge.config.ratio import ratio_text
 from tokenmerge.errors import UsageError
-from tokenmerge.methods.named import ratio_field
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -61,10 +60,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**about, "seconds": seconds, "file": str(file)}, indent=2))
     else:
-        how = (
-            "unmerged"
-            if config is None
-            else f"{args.method}, ratio {ratio_text(getattr(config, ratio_field(args.method)))}"
-        )
+        how = "unmerged" if config is None else f"{args.method}, ratio {ratio_text(config.ratio)}"
         print(f"{file}: {image.width} x {image.height} px, {how}, {seconds:.2f} s")
     return 0

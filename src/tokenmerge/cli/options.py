@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NO_METHOD = "none"
-DEFAULT_METHOD = "toma-detail"  # tm.ToMA()
+# The preset "balanced"; it has no ratio, so whoever gives one means ToMA.
+DEFAULT_METHOD, DEFAULT_WITH_RATIO = "tile-mean", "toma"
 LARGEST_CONFIG = 1_000_000  # bytes
 
 
@@ -75,12 +76,15 @@ def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = Fal
     names = [*METHODS, *([NO_METHOD] if none_allowed else [])]
     group = parser.add_argument_group("merging")
     group.add_argument(
-        "--method", default=DEFAULT_METHOD, metavar="NAME", help=f"{', '.join(names)} (default: {DEFAULT_METHOD})"
+        "--method",
+        metavar="NAME",
+        help=f"{', '.join(names)} (default: {DEFAULT_METHOD}, or {DEFAULT_WITH_RATIO} if --ratio is given)",
     )
     group.add_argument(
         "--ratio",
         metavar="R",
-        help="fraction of tokens merged away: more is faster and blurs more (default: the method's own)",
+        help="fraction of tokens merged away: more is faster and blurs more (default: the method's own; tile-mean and "
+        "sampled-keys have a tile instead: --set tile=2)",
     )
     group.add_argument(
         "--set",
@@ -88,7 +92,8 @@ def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = Fal
         action="append",
         default=[],
         metavar="OPTION=VALUE",
-        help="any other option of the method, such as region=stripe or tile=8,8; may be repeated",
+        help="any other option of the method, such as tile=2, region=stripe or 'correction={\"every\": 3}'; may be "
+        "repeated",
     )
     group.add_argument(
         "--config",
@@ -102,7 +107,7 @@ def add_keep_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
         metavar="FILE",
-        help="a black and white image of any size, white where the result must stay sharp (for ToMA)",
+        help="a black and white image of any size, white where the result must stay sharp (for tile-mean and toma)",
     )
 
 
@@ -163,11 +168,13 @@ def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeCo
     """The config that --method, --ratio and --set describe; None for `--method none`."""
     settings = read_settings(args.settings)
     if args.config is not None:
-        if settings or args.ratio is not None or args.method != DEFAULT_METHOD:
+        if settings or args.ratio is not None or args.method is not None:
             raise UsageError("--config holds a method and all its options: leave out --method, --ratio and --set.")
         config = read_config(args.config)
         args.method = Path(args.config).stem  # what the result is called
         return config
+    if args.method is None:
+        args.method = DEFAULT_METHOD if args.ratio is None else DEFAULT_WITH_RATIO
     if args.method == NO_METHOD:
         if not none_allowed:
             raise UsageError(

@@ -8,74 +8,65 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
-from tokenmerge.config.checks import check_choice, check_flag, check_step_speedup, check_whole, listed, store_tuple
-from tokenmerge.config.ratio import Ratio, is_number, is_ratio, moments, ratio_at, stored_ratio, varies
+from tokenmerge.config.checks import check_choice, check_flag, check_whole, listed, store_tuple
+from tokenmerge.config.correction import FullSteps, read_correction
+from tokenmerge.config.ratio import Ratio, is_ratio, moments, ratio_at, stored_ratio, varies
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 
 Scope = Literal["site", "block", "stack"]
-Share = Literal["layer", "level", "model"]
+Keys = Literal["merged", "all", "sampled"]
+Share = Literal["layer", "level"]
 PARTS = ("self", "cross", "mlp")
-# Up to this ratio, whole steps that run merged as well take too long for what they gain (docs/quality.md).
-LEARNS_ABOVE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeConfig:
     """Options common to every method.
 
-    ratio: fraction of the tokens merged away; 0.5 keeps half. More is faster and blurs more. A list is stretched over
-        the steps: [0.2, 0.6] merges less in the first half. 0 leaves those steps alone. Every change of the ratio needs
-        a new selection, so few different values are fastest.
-    parts: which parts of a block run on merged tokens: self-attention, cross-attention, MLP. All three are fastest;
-        "self" alone is safest.
-    scope: merge around each part ("site", keeps most detail), once per block ("block"), or once per run of
-        consecutive blocks ("stack", least overhead; in UNets the projections around them are merged too). None is
-        "stack" with full steps, if the other options and the model allow it, and "site" otherwise.
-    share: which blocks use one plan: each its own ("layer"), those of one UNet level ("level"), all on the same grid
-        ("model"). Wider sharing means fewer selections.
-    select_every: Re-select destination tokens every this many steps. With full steps, re-selection waits for the next.
-    merge_every: Merge at every this many steps and run the others full. 1 is fastest; ToMA's authors use 3.
-    detail_every: Run every this many steps full, and add the merging error measured there to the merged steps that
-        follow (see `tokenmerge.engine.correction`). Fewer is closer to the image and slower; 0 never does. None takes
-        what suits the method. Costs memory for two outputs of each span; a wider scope has fewer.
-    detail_within: Also run a full step once this fraction of the noise has been removed since the last one (never two
-        in a row). Matters below about 15 steps. None leaves it to the method.
-    thin_keys: Whether self-attention on fine levels reads one key of every tile at full steps, if the model takes keys
-        as an argument (UNets, PixArt). Up to twice as fast, with no visible effect.
-    proportional: keys that stand for many tokens weigh that much more in self-attention. Costs a few per cent of the
-        attention and keeps the image closer.
-    skip_blocks: blocks left alone: a number (the first so many), two numbers (so many first and so many last), or
-        names and name patterns such as "mid_block.*". None takes what suits the model (10 for Flux, none elsewhere).
-    min_tokens: levels with fewer tokens are left alone, because merging them costs more than it saves.
-    step_speedup: Compute one in this many denoising steps, on average, and forecast what the model returns at the
-        others. 1 computes all; 2 halves the time and stays close to the image from about 10 steps on. Try 1.5 to 2.5.
+    Args:
+        parts: tuple of str, default all three. The parts of a block that run on merged tokens: "self" (self-attention),
+            "cross" (cross-attention) and "mlp". All three are fastest. ("self",) stays closest to the unmerged image in
+            a UNet.
+        scope: str or None, default None. "site" merges around each part and keeps most detail, "block" once per block,
+            "stack" once per run of consecutive blocks, which has the least overhead. None is "stack" with a correction
+            and "site" without, if the other options and the model allow it.
+        keys: str, default "merged". The keys and values of self-attention. "merged": they follow the queries, which is
+            fastest. "all": every key stays, which is slower and closest to the unmerged image. "sampled": one token of
+            each merged group stands for it unchanged. "all" and "sampled" need scope "site". Try "all" first if a model
+            of one to four steps loses too much.
+        correction: FullSteps or None, default None. `FullSteps(every=6, within=0.35)` runs some steps full and corrects
+            the merged steps that follow: slower, and much closer to the unmerged image. None merges every step.
+        proportional: bool, default False. Weights each key by the number of tokens it stands for. Costs a few per cent
+            of the attention and stays closer to the unmerged image.
+        skip_blocks: int, pair of int, or names, default None. Blocks left alone: the first n, the first n and the last
+            m, or names and patterns such as "mid_block.*". More is slower and closer to the unmerged image. None is
+            what suits the model (10 for Flux, none elsewhere). Try (1, 1) first.
+        min_tokens: int, default 256. Levels with fewer tokens are left alone, because merging them costs more time than
+            it saves. Lower it for small images. Try 64 to 1024 first.
     """
 
-    ratio: Ratio = 0.5
     parts: tuple[str, ...] = PARTS
-    scope: Scope | None = "site"
-    share: Share = "level"
-    select_every: int = 10
-    merge_every: int = 1
-    detail_every: int | None = 0
-    detail_within: float | None = None
-    thin_keys: bool = True
+    scope: Scope | None = None
+    keys: Keys = "merged"
+    correction: FullSteps | None = None
     proportional: bool = False
     skip_blocks: int | tuple[int, int] | tuple[str, ...] | None = None
     min_tokens: int = 256
-    step_speedup: float = 1.0
 
+    # What a method can do; not options.
     scopes: ClassVar[tuple[str, ...]] = ("site", "block", "stack")
     allowed_parts: ClassVar[tuple[str, ...]] = PARTS
-    ratios: ClassVar[tuple[str, ...]] = ("ratio",)  # the fields that are ratios
-    takes_mask: ClassVar[bool] = False  # does it fill in `layout_keeping`?
+    allowed_keys: ClassVar[tuple[str, ...]] = ("merged", "all", "sampled")
+    share: ClassVar[Share] = "level"  # which blocks use one plan: each has its own, or all of one level share it
+    merge_every: ClassVar[int] = 1  # it merges at every this many steps; others run full, without a correction
+    merges_queries: ClassVar[bool] = True  # False: all tokens go on as they are, but for keys and values
+    takes_mask: ClassVar[bool] = False  # it fills in `layout_keeping`
     _methods: ClassVar[dict[str, type[MergeConfig]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -83,33 +74,29 @@ class MergeConfig:
         MergeConfig._methods[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        self._check_ratio()
+        if self.has_option("ratio"):
+            self._check_ratio()
         store_tuple(self, "parts")
         if not self.parts:
             raise ConfigError(f"parts is empty: name at least one of {listed(self.allowed_parts)}.")
         for part in self.parts:
             check_choice(self, "parts", part, self.allowed_parts)
-        if self.scope is not None:
-            check_choice(self, "scope", self.scope, self.scopes)
-        check_choice(self, "share", self.share, ("layer", "level", "model"))
-        check_whole("select_every", self.select_every, least=1)
-        check_whole("merge_every", self.merge_every, least=1)
-        self._check_detail()
-        if self.merged_per != "site" and set(self.parts) != set(self.allowed_parts):
-            raise ConfigError(
-                f"parts is {self.parts!r} and scope is {self.scope!r}: merging whole blocks merges every part, so give "
-                f"parts={self.allowed_parts!r}, or set scope='site'."
-            )
+        check_choice(self, "keys", self.keys, self.allowed_keys)
+        self._check_correction()
+        self._check_scope()
         check_whole("min_tokens", self.min_tokens, least=0)
         check_flag("proportional", self.proportional)
-        check_flag("thin_keys", self.thin_keys)
         self._check_skip_blocks()
-        check_step_speedup(self.step_speedup)
 
     # -- what a method fills in ------------------------------------------------------------------------------
 
+    @property
+    def ratio(self) -> Ratio:
+        """The fraction of tokens merged away. Most methods have it as an option."""
+        raise NotImplementedError
+
     def layout(self, grid: tuple[int, ...]) -> Layout:
-        """What becomes of a grid of tokens; raises CannotMerge with the reason where nothing would."""
+        """What becomes of a grid of tokens; raises CannotMerge with the reason if nothing would."""
         raise NotImplementedError
 
     def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
@@ -119,118 +106,81 @@ class MergeConfig:
         """
         return self.layout(grid)
 
-    def layout_keeping(self, grid: tuple[int, ...], downsample: int, aside: tuple[int, ...]) -> Layout:
-        """`layout_at` with the tokens `aside` kept as they are: none merged into them, and they into none."""
+    def layout_keeping(self, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...]) -> Layout:
+        """`layout_at` with the tokens `protected` unchanged: none is merged into them, and they into none."""
         raise NotImplementedError
 
     def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
-        """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are made anew."""
+        """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are computed."""
         raise NotImplementedError
 
     @property
     def refresh_every(self) -> tuple[int, int]:
-        """Steps between new destinations, and between new weights."""
-        return self.select_every, self.select_every
+        """Steps between new destinations, and between new weights. Plans that look at no token may stay for long."""
+        return 10, 10
+
+    @property
+    def step_speedup(self) -> float:
+        """One in this many denoising steps is computed, on average; the others are forecast. An option of some."""
+        return 1.0
+
+    @property
+    def resamples(self) -> bool:
+        """Whether destinations are sampled at random, so that each plan has others."""
+        return False
+
+    # -- what follows from the options ------------------------------------------------------------------------
+
+    @classmethod
+    def has_option(cls, name: str) -> bool:
+        return any(field.name == name for field in dataclasses.fields(cls))
 
     @property
     def varies(self) -> bool:
-        """Whether a ratio changes over the steps."""
-        return any(varies(getattr(self, field)) for field in self.ratios)
+        """Whether the ratio changes over the steps."""
+        return varies(self.ratio)
 
     @property
-    def whole_every(self) -> int:
-        """Steps from one that runs whole for its detail to the next; 0 where none does."""
-        return self.detail_every or 0
-
-    @property
-    def whole_within(self) -> float:
-        """The share of the noise after which such a step comes sooner; infinite where that does not count."""
-        return math.inf if self.detail_within is None else self.detail_within
-
-    @property
-    def learns(self) -> bool:
-        """Do whole steps run merged as well, to tell what that loses? Where that is most, and takes least.
-
-        What is lost at one ratio is not what is lost at another, so ratios that change do without.
-        """
-        return self.whole_every > 0 and not self.varies and self.merges_most
-
-    @property
-    def merges_most(self) -> bool:
-        """Is so much merged that to run merged as well takes a whole step little longer?"""
-        return self.number("ratio") > LEARNS_ABOVE
-
-    @property
-    def redraws(self) -> bool:
-        """Are destinations drawn at random, other ones for each choice of them?"""
-        return False
+    def separate_keys(self) -> bool:
+        """Whether keys and values of self-attention are other tokens than queries. Not every model allows it."""
+        return self.keys != "merged"
 
     @property
     def merged_per(self) -> Scope:
-        """The scope; where that is None, the one that suits the other options (a model may not allow it)."""
+        """The scope; if that is None, the one that suits the other options (a model may not allow it)."""
         if self.scope is not None:
             return self.scope
-        return "stack" if self.whole_every and self._takes_whole_blocks else "site"
+        return "stack" if self.correction is not None and self._takes_blocks else "site"
 
     def with_scope(self, scope: Scope) -> Self:
         """The same config with its scope decided."""
         return dataclasses.replace(self, scope=scope)
 
-    def with_detail(self, every: int, **others: Any) -> Self:
-        """The same config with a step run whole exactly every so many, and other options changed."""
-        return dataclasses.replace(self, detail_every=every, detail_within=None, **others)
-
     @property
-    def _takes_whole_blocks(self) -> bool:
-        """Do the options but for the scope allow that whole blocks are merged?"""
+    def _takes_blocks(self) -> bool:
+        """Whether the options except the scope allow whole blocks to run on merged tokens."""
         every_part = set(self.parts) == set(self.allowed_parts)
-        return "stack" in self.scopes and every_part and not self.merges_only_keys
+        return "stack" in self.scopes and every_part and not self.separate_keys
 
     def moments(self) -> list[float]:
-        """Each progress at which a ratio may change (see `config.ratio.moments`)."""
-        return sorted(set().union(*(moments(getattr(self, field)) for field in self.ratios)))
+        """Each progress at which the ratio may change (see `config.ratio.moments`)."""
+        return sorted(moments(self.ratio))
 
     def number(self, field: str) -> float:
-        """A ratio of a config that has been asked for with `at`, where it must be a number."""
+        """A ratio of a config that came from `at`, so that it must be a number."""
         value: float = getattr(self, field)
         if varies(value):
-            raise ConfigError(f"{field} is {value!r}, which changes: ask for it with at(progress) first.")
+            raise ConfigError(
+                f"{field} is {value!r}, which changes over the steps: ask for it with at(progress) first."
+            )
         return value
 
     def at(self, progress: float) -> Self | None:
-        """The same config with the ratios of that step, as numbers; None if those merge nothing."""
-        numbers = {field: ratio_at(getattr(self, field), progress) for field in self.ratios}
-        # Keys may be merged apart, but not where whole blocks are.
-        merges = any(numbers.values()) if self.merged_per == "site" else numbers["ratio"]
-        if not merges:
-            return None
-        # Nor is there detail to lose where keys alone are merged.
-        return dataclasses.replace(self, **numbers) if numbers["ratio"] else self.with_detail(0, **numbers)
-
-    @property
-    def keys_apart(self) -> bool:
-        """Are keys and values of self-attention merged otherwise than queries? Not every model allows it."""
-        return False
-
-    @property
-    def counts_keys(self) -> bool:
-        """Does an option say how many keys merged steps read? Then `thin_keys` is for whole ones."""
-        return self.keys_apart
-
-    @property
-    def picks_keys(self) -> bool:
-        """Are keys that are merged apart some of the tokens, as they are? Every attention can do that."""
-        return False
-
-    @property
-    def keys_of_all(self) -> bool:
-        """Are keys that are merged apart of all tokens, and not some of those that are left?"""
-        return self.merges_only_keys
-
-    @property
-    def merges_only_keys(self) -> bool:
-        """Do all tokens go on as they are, but for keys and values of self-attention?"""
-        return False
+        """The same config with the ratio of that step as a number; None if that merges nothing."""
+        if not self.varies:
+            return self
+        ratio = ratio_at(self.ratio, progress)
+        return dataclasses.replace(self, ratio=ratio) if ratio else None  # type: ignore[call-arg]
 
     # -- saving and loading ----------------------------------------------------------------------------------
 
@@ -242,8 +192,7 @@ class MergeConfig:
                 raise ConfigError(
                     f"{name} is a function, which cannot be saved: use one of the built-in names instead."
                 )
-        plain = {name: _without_tuples(value) for name, value in values.items()}
-        return {"method": type(self).__name__, **plain}
+        return {"method": type(self).__name__, **{name: _plain(value) for name, value in values.items()}}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> MergeConfig:
@@ -276,36 +225,35 @@ class MergeConfig:
                 f"(both excluded), such as 0.5; or a list of numbers over the steps."
             )
 
-    def _check_detail(self) -> None:
-        if self.detail_every is not None:
-            self._check_detail_every(self.detail_every)
-        share = self.detail_within
-        if share is None:
+    def _check_correction(self) -> None:
+        object.__setattr__(self, "correction", read_correction(self.correction))
+        if self.correction is None:
             return
-        if not is_number(share) or not 0 < share <= 1:
+        if not self.merges_queries:
             raise ConfigError(
-                f"detail_within is {share!r}: it is a share of the noise, a number above 0 and up to 1, such as 0.35."
+                f"correction is {self.correction!r}, and {type(self).__name__} merges no queries, so there is no "
+                f"merging error to correct: leave correction out."
             )
-        if not self.whole_every:
+        if self.merge_every > 1:
             raise ConfigError(
-                f"detail_within is {share!r}, and with detail_every {self.detail_every!r}, merge_every "
-                f"{self.merge_every} and ratio {self.ratio!r} no step runs whole for its detail: leave detail_within "
-                f"out."
+                f"correction is {self.correction!r}, and {type(self).__name__} merges only every {self.merge_every} "
+                f"steps: both say which steps run full. Leave correction out, or use ToMA."
             )
 
-    def _check_detail_every(self, every: int) -> None:
-        check_whole("detail_every", every, least=0)
-        if every == 1:
-            raise ConfigError("detail_every is 1, so every step would run whole: use 2 or more, or 0 for none.")
-        if every and self.merge_every > 1:
+    def _check_scope(self) -> None:
+        if self.scope is not None:
+            check_choice(self, "scope", self.scope, self.scopes)
+        if self.merged_per == "site":
+            return
+        if set(self.parts) != set(self.allowed_parts):
             raise ConfigError(
-                f"detail_every is {every} and merge_every {self.merge_every}: both say which steps run "
-                f"whole, so set only one of them."
+                f"parts is {self.parts!r} and scope is {self.scope!r}: merging whole blocks merges every part, so give "
+                f"parts={self.allowed_parts!r}, or set scope='site'."
             )
-        if every and self.merges_only_keys:
+        if self.separate_keys:
             raise ConfigError(
-                f"detail_every is {every}, and where only keys and values are merged no detail is lost: "
-                f"leave it out, or merge queries too (ToMA with a ratio above 0)."
+                f"keys is {self.keys!r} and scope is {self.scope!r}: inside a merged block only merged tokens are "
+                f"left, so keys can only be 'merged'. Set scope='site', or keys='merged'."
             )
 
     @staticmethod
@@ -328,10 +276,12 @@ class MergeConfig:
             return
         if not all(isinstance(name, str) for name in given):
             raise ConfigError(
-                f"skip_blocks is {value!r}: it takes a number, two numbers (so many first, so many last), or block "
-                f"names and patterns."
+                f"skip_blocks is {value!r}: it takes a number, two numbers (the first n and the last m blocks), or "
+                f"block names and patterns."
             )
 
 
-def _without_tuples(value: Any) -> Any:
-    return [_without_tuples(item) for item in value] if isinstance(value, tuple) else value
+def _plain(value: Any) -> Any:
+    if isinstance(value, FullSteps):
+        return dataclasses.asdict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

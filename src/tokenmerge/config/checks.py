@@ -42,3 +42,19 @@ def store_tuple(config: object, field: str) -> None:
 
 def listed(choices: Collection[object]) -> str:
     return ", ".join(repr(choice) for choice in choices)
+
+
+def store_tile(config: object, field: str) -> None:
+    """A tile in tokens, as (height, width), or (frames, height, width) for video; one number is a square."""
+    value = getattr(config, field)
+    if isinstance(value, int) and not isinstance(value, bool):
+        object.__setattr__(config, field, (value, value))
+    store_tuple(config, field)
+    tile = getattr(config, field)
+    if len(tile) not in (2, 3):
+        raise ConfigError(
+            f"{field} is {value!r}: it takes one number for a square, (height, width), or (frames, height, width) for "
+            f"video."
+        )
+    for side in tile:
+        check_whole(field, side, least=1)

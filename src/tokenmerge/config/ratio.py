@@ -59,15 +59,6 @@ def ratio_at(ratio: Any, progress: float) -> Any:
     return numbers[max(0, min(len(numbers) - 1, math.floor(progress * len(numbers) + 1e-6)))]
 
 
-def goes_below(one: Any, other: Any) -> bool:
-    """Whether one ratio is smaller than the other at any step.
-
-    >>> goes_below((0.4, 0.8), (0.2, 0.5)), goes_below(0.4, (0.2, 0.5))
-    (False, True)
-    """
-    return any(ratio_at(one, progress) < ratio_at(other, progress) for progress in moments(one) | moments(other))
-
-
 def moments(ratio: Any) -> set[float]:
     """Each progress at which a stretch of a ratio begins.
 

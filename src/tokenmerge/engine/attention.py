@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tokenmerge.engine.arguments import TokenArgument, joined, split_pieces
-from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
+from tokenmerge.engine.compatibility import refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.inner import Asked, InnerAttention
 from tokenmerge.engine.program import AttentionRow, RotaryRow
@@ -62,12 +62,6 @@ class AttentionHook:
         if row.given == row.layout.tokens and not torch.compiler.is_compiling():
             # No span merges before it, so it says how many queries it was asked.
             self.session.noted[row] = self._argument.read(args, kwargs).shape[1] - row.given + row.layout.kept
-        if row.separate_keys:
-            refuse_fused(row.name, module)
-            refuse_perturbed(row.name, module)
-            tokens, keys = self._argument.read(args, kwargs), self._operators.keys
-            context = tokens if keys is None else keys.merge(tokens)
-            args, kwargs = with_argument(names, args, kwargs, row.part.context_argument, context)
         if row.moves_rotary:
             assert row.block.rotary is not None
             name = row.block.rotary.attention_argument or row.block.rotary.argument
@@ -98,8 +92,8 @@ class AttentionHook:
             assert self.row is not None
             raise MergeRuntimeError(
                 f"{self.row.block.name} does not use PyTorch's scaled_dot_product_attention, so its keys can neither "
-                f"be weighted by what they stand for nor merged separately from queries: use the native attention "
-                f"backend, or proportional=False without kv_ratio."
+                f"be weighted by what they stand for nor sampled: use the native attention backend, or "
+                f"proportional=False and keys='merged'."
             )
 
     def forget_interrupted(self) -> None:
@@ -137,7 +131,11 @@ class AttentionHook:
         if not row.reads:
             return None
         keys = self._operators.keys
-        assert keys.destinations is not None, "methods that do not pick their keys are refused"
+        if keys.destinations is None:
+            raise MergeRuntimeError(
+                f"this model computes queries and keys from the same tokens, so keys can only be sampled, not "
+                f"averaged, and {type(self.session.config).__name__} averages them: use SampledKeys or ToDo."
+            )
         return self._in_sequence(row, keys.destinations, args, kwargs)
 
     def _asked(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> Asked | None:

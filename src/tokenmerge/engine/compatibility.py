@@ -86,8 +86,8 @@ def takes_other_keys(attention: nn.Module) -> bool:
 def refuse_fused(name: str, attention: nn.Module) -> None:
     if _is_fused(attention):
         raise MergeRuntimeError(
-            f"{name} makes queries, keys and values by one fused projection, so keys cannot be merged separately from "
-            f"queries: call unfuse_qkv_projections(), or merge both alike (ToMA without kv_ratio)."
+            f"{name} makes queries, keys and values by one fused projection, so it cannot read other keys than those "
+            f"of its queries: call unfuse_qkv_projections(), or use a method with keys='merged'."
         )
 
 
@@ -95,8 +95,8 @@ def refuse_perturbed(name: str, attention: nn.Module) -> None:
     if _is_perturbed(attention):
         raise MergeRuntimeError(
             f"{name} is perturbed for guidance (PAG) by a processor that attends to a part of the batch at a time, so "
-            f"its keys can neither be weighted nor merged separately from queries: leave the block alone with "
-            f"skip_blocks, or use proportional=False without kv_ratio."
+            f"its keys can neither be weighted nor sampled: leave the block alone with skip_blocks, or use "
+            f"proportional=False and keys='merged'."
         )
 
 
@@ -132,6 +132,9 @@ def allow_more_graphs() -> None:
 # -- methods and models -----------------------------------------------------------------------------------------------
 
 
+SEPARATE_KEYS = "Use a method that merges queries, such as TileMean, with keys='merged'"
+
+
 @dataclass(frozen=True)
 class Misfit:
     """Why a method does not fit a model."""
@@ -156,16 +159,9 @@ def misfit(config: MergeConfig, stacks: list[Stack]) -> Misfit | None:
     if fixed and config.merged_per != "site":
         return Misfit(f"{fixed}, so whole blocks cannot be merged", "Use scope='site'")
     blocks = [block for stack in stacks for block in stack.blocks]
-    parts = [part for block in blocks for part in chosen_parts(block.parts, config.parts, config.keys_of_all)]
-    if config.keys_apart and not any(part.keys_apart for part in parts):
-        return Misfit(
-            "it has no self-attention whose keys could be merged separately from queries", "Use ToMA without kv_ratio"
-        )
-    if config.keys_apart and not config.picks_keys and not any(part.own_keys for part in parts):
-        return Misfit(
-            "this model computes queries and keys from the same tokens, so keys can only be subsampled, not averaged",
-            "Use ToMA or ToDo",
-        )
+    parts = [part for block in blocks for part in chosen_parts(block.parts, config.parts, config.separate_keys)]
+    if config.separate_keys and not any(part.can_separate_keys for part in parts):
+        return Misfit("it has no self-attention that could read other keys than those of its queries", SEPARATE_KEYS)
     return None
 
 

@@ -33,7 +33,7 @@ def unmerge_corrected(queries: Operator, tokens: Tensor, memory: Memory | None) 
         return _calibrate(current, current.full, queries, tokens)
     if not current.calibrations:
         return queries.unmerge(tokens)
-    restored = _spread(queries, tokens)
+    restored = queries.unmerge(tokens)
     for weight, past in zip(_weights(_centred(tokens), current.calibrations), current.calibrations, strict=True):
         restored = torch.addcmul(restored, weight.to(restored.dtype), past.error)
     return restored
@@ -50,17 +50,11 @@ def _calibrate(current: BranchMemory, full: Tensor, queries: Operator, tokens: T
     merged = _centred(tokens)
     earlier = current.calibrations[1:] if current.calibrated_now else current.calibrations  # the last call of a step
     common = _dot(merged, earlier[0].merged) if earlier else None
-    error = (full - _spread(queries, tokens)).contiguous()
+    error = (full - queries.unmerge(tokens)).contiguous()
     newest = Calibration(merged, error, _dot(merged, merged), common)
     current.calibrations = (newest, *earlier)[:CALIBRATIONS]
     current.calibrated_now, current.full = True, None
     return full
-
-
-def _spread(queries: Operator, tokens: Tensor) -> Tensor:
-    """Unmerge tokens that are corrected afterwards: without edges between tiles, if the operator knows how."""
-    spread: Tensor = getattr(queries, "spread", queries.unmerge)(tokens)
-    return spread
 
 
 def _centred(tokens: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Iterable
 
 from torch import Tensor, nn
@@ -18,8 +19,12 @@ from tokenmerge.models.check import problems_of
 
 def policy_of(config: MergeConfig) -> Policy:
     """How often a config has things happen."""
-    full = config.whole_every, config.whole_within
-    return Policy(*config.refresh_every, config.merge_every, *full, step_speedup=config.step_speedup)
+    select, weights = config.refresh_every
+    correction, skipped = config.correction, config.step_speedup
+    if correction is None:
+        return Policy(select, weights, config.merge_every, step_speedup=skipped)
+    within = math.inf if correction.within is None else correction.within
+    return Policy(select, weights, 1, correction.every, within, step_speedup=skipped)
 
 
 def describe(model: nn.Module, family: Family, config: MergeConfig, stacks: list[Stack]) -> list[StackDescription]:
@@ -44,7 +49,7 @@ def describe(model: nn.Module, family: Family, config: MergeConfig, stacks: list
         for stack in stacks
     ]
     if not any(
-        chosen_parts(block.parts, config.parts, config.keys_of_all) for each in described for block in each.merging
+        chosen_parts(block.parts, config.parts, config.separate_keys) for each in described for block in each.merging
     ):
         raise NothingMergedError(
             f"nothing would be merged in {type(model).__name__}: skip_blocks={config.skip_blocks!r} and "
@@ -68,7 +73,8 @@ def refuse_misfit(
         raise ConfigError(f"{type(config).__name__} does not fit {family.name}: {reason}")
     if keep is not None and not config.takes_mask:
         raise ConfigError(
-            f"{type(config).__name__} cannot keep a part of the image as it is: use ToMA with keep, or leave keep out."
+            f"{type(config).__name__} cannot keep a part of the image as it is: use TileMean or ToMA with keep, or "
+            f"leave keep out."
         )
 
 

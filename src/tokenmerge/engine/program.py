@@ -78,7 +78,7 @@ class SpanRow:
     scatter: bool = False  # and back into grid order where it ends
     residual: bool = False  # x + U(T(Mx) - Mx), so that what merging blurred stays sharp in x
     corrected: bool = False  # it has a memory of merging errors
-    separate_keys: bool = False  # its attention is given keys that are merged otherwise than its queries
+    separate_keys: bool = False  # its attention is given keys of other tokens than its queries
     placement: Placement | None = None  # where the grid's tokens are, if they do not end the sequence
 
     @property
@@ -105,7 +105,6 @@ class AttentionRow:
     records: bool = False  # a full step whose answers are kept for calibration, inside
     subset: Tensor | None = None  # (K,) the tokens whose keys it reads, at a full step
     weighs: bool = False  # keys count as many times as the tokens they stand for
-    separate_keys: bool = False  # it takes keys merged otherwise than queries as an argument
     reads: bool = False  # it reads fewer keys inside
     full: bool = False  # it is called with all tokens, outside of any span: keys and queries are left out inside
     asks: bool = False  # it answers fewer queries inside, because its keys are of all tokens

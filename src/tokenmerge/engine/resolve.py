@@ -61,10 +61,10 @@ def layout_of(
         return None, str(reason)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
-    if layout.kept != layout.kept_keys and not config.keys_apart:
+    if layout.kept != layout.kept_keys and not config.separate_keys:
         raise ConfigError(
             f"{type(config).__name__}.layout keeps {layout.kept_keys} keys and {layout.kept} other tokens, but its "
-            f"keys_apart is False: a method that merges keys separately has to say so."
+            f"keys are 'merged': a method that keeps other keys has to set keys to 'all' or 'sampled'."
         )
     return layout, ""
 
@@ -89,14 +89,13 @@ class _Resolver:
         fixed_order = self._fixed_order()
         if fixed_order and self.scope != "site":
             raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
-        self.averages = config.learns and layout.tiles is not None
         regions = layout.regions
         # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are picked in any.
-        stays = fixed_order or self.only_keys or self.averages or call.starts
+        stays = fixed_order or self.only_keys or layout.fixed or call.starts
         self.reorders = regions is not None and not (regions.natural or regions.padded or stays)
         self.placement = Placement(call.starts, self.tokens) if call.starts else None
         self.isolated = call.isolated or facts.interleaved
-        self.corrected = config.whole_every > 0
+        self.corrected = config.correction is not None
         self.runs = self._runs()
         self.run_of = {block.name: run for run in self.runs for block in run}
 
@@ -125,14 +124,14 @@ class _Resolver:
 
     def _parts(self, block: Block) -> list[Part]:
         """The parts of a block that run on merged tokens."""
-        chosen = chosen_parts(block.parts, self.config.parts, self.config.keys_of_all)
+        chosen = chosen_parts(block.parts, self.config.parts, self.config.separate_keys)
         return [part for part in chosen if self._merges_in(block, part)]
 
     def _merges_in(self, block: Block, part: Part) -> bool:
         if set(part.kinds) & set(self.facts.positional) or block.path(part) in self.facts.cached:
             return False
         only_keys = self.only_keys and self.layout.kept_keys < self.tokens
-        return part.keys_apart or not only_keys
+        return part.can_separate_keys or not only_keys
 
     def _runs(self) -> list[list[Block]]:
         """Blocks that follow one another without a skipped one between them."""
@@ -194,7 +193,7 @@ class _Resolver:
 
     def _spans_of_parts(self, block: Block) -> Iterator[SpanRow]:
         for part in self._parts(block):
-            if self._asks(block, part):
+            if self._asks(part):
                 continue  # all that was left out is back where attention answers
             yield SpanRow(
                 act="record" if self.kind is Kind.CALIBRATE else "merge",
@@ -207,7 +206,7 @@ class _Resolver:
                 trailing=self.call.trailing,
                 part=part,
                 corrected=self.corrected,
-                separate_keys=part.own_keys and self.layout.kept != self.layout.kept_keys,
+                separate_keys=part.own_keys and self.config.separate_keys,
                 placement=self.placement,
             )
 
@@ -218,8 +217,6 @@ class _Resolver:
             count=self.described.count,
             in_region_order=self.reorders,
             one_for_batch=self.stack.one_for_batch,
-            keys_of_all=self._keys_of_all(block),
-            averages=self.averages,
         )
 
     def _group(self, block: Block) -> Hashable:
@@ -234,18 +231,13 @@ class _Resolver:
 
     # -- attention ------------------------------------------------------------------------------------------------
 
-    def _keys_of_all(self, block: Block) -> bool:
-        """Whether its self-attention takes keys of all tokens, whatever its queries are made of."""
-        of_all = self.config.keys_of_all or any(part.own_keys for part in block.parts)
-        return self.scope == "site" and of_all
+    def _asks(self, part: Part) -> bool:
+        """Whether its attention is called with all tokens, because it takes no keys as an argument.
 
-    def _reads_inside(self, part: Part) -> bool:
-        """Whether keys are left out where attention reads them: it makes them of the tokens its queries are of."""
-        return part.keys_apart and not part.own_keys and self.config.keys_apart
-
-    def _asks(self, block: Block, part: Part) -> bool:
-        """Whether its attention is called with all tokens, and queries are left out inside too."""
-        return "self" in part.kinds and self._reads_inside(part) and self._keys_of_all(block)
+        Queries and keys are then left out inside PyTorch's attention.
+        """
+        inside = "self" in part.kinds and part.can_separate_keys and not part.own_keys
+        return inside and self.config.separate_keys
 
     def _attentions(self, merged: list[tuple[Block, Part]]) -> Iterator[AttentionRow]:
         for block, part in merged:
@@ -256,7 +248,7 @@ class _Resolver:
                 yield row
 
     def _recording(self, block: Block, part: Part) -> AttentionRow | None:
-        asks, subset = self._asks(block, part), self._subset(block, part)
+        asks, subset = self._asks(part), self._subset(block, part)
         if not asks and subset is None:
             return None
         return AttentionRow(
@@ -274,9 +266,7 @@ class _Resolver:
         )
 
     def _merged_row(self, block: Block, part: Part) -> AttentionRow:
-        asks = self._asks(block, part)
-        separate = self.layout.kept != self.layout.kept_keys
-        fewer = self._reads_inside(part) and (separate or asks) and self.layout.kept_keys < self.tokens
+        asks = self._asks(part)
         return AttentionRow(
             block,
             part,
@@ -286,8 +276,7 @@ class _Resolver:
             given=self.tokens if asks else self.layout.kept,
             reordered=self.reorders,
             weighs=self._weighs(part),
-            separate_keys=self.scope != "site" and part.own_keys and separate,
-            reads=fewer,
+            reads=asks and self.layout.kept_keys < self.tokens,
             full=asks,
             asks=asks and self.layout.kept < self.tokens,
             moves_rotary=block.rotary is not None and self.scope == "site" and not asks,
@@ -299,14 +288,14 @@ class _Resolver:
     @staticmethod
     def _is_needed(row: AttentionRow, wrapped: bool) -> bool:
         """Whether the attention has to be told anything; or might be given a mask, which must then be shortened."""
-        told = row.weighs or row.separate_keys or row.reads or row.asks or row.moves_rotary
+        told = row.weighs or row.reads or row.asks or row.moves_rotary
         return told or (row.part.mask != "none" and not wrapped)
 
     def _weighs(self, part: Part) -> bool:
         """Whether keys get weights for what they stand for: not where all are of the grid and stand for as many."""
         each_for_itself = self.layout.kept_keys == self.tokens
         alone = part.text == "none" and not self.call.trailing
-        return self.can_weigh(part) and not each_for_itself and not (alone and self.layout.even)
+        return self.can_weigh(part) and not each_for_itself and not (alone and self.layout.equal_mass)
 
     def can_weigh(self, part: Part) -> bool:
         return self.config.proportional and part.mask != "none"
@@ -337,5 +326,3 @@ class _Resolver:
             yield "merged per block: something is added between blocks"
         if self.config.proportional and any("self" in part.kinds and not self.can_weigh(part) for _, part in merged):
             yield "keys are not weighted: this attention takes no mask"
-        if self.averages:
-            yield "the mean of each tile is kept"

@@ -31,7 +31,7 @@ class Policy:
 
     select_every, weights_every: steps between new destinations, and between new weights for them.
     merge_every: merge at every this many steps and run the others full.
-    full_every: calibrate at every this many steps; 0 never does.
+    full_every: calibrate at the first step and at every this many steps; 0 never does.
     within: also calibrate once this fraction of the noise has been removed since the last time, never twice in a row.
     step_speedup: compute one in this many steps, on average, and skip the others.
     """
@@ -83,7 +83,7 @@ class Schedule:
 
     >>> policy = Policy(select_every=5, weights_every=5, full_every=4)
     >>> [step.kind.value for step in steps_of(policy, 6)]
-    ['merged', 'calibrate', 'merged', 'merged', 'merged', 'calibrate']
+    ['calibrate', 'merged', 'merged', 'merged', 'calibrate', 'merged']
     """
 
     policy: Policy
@@ -92,17 +92,14 @@ class Schedule:
     computed: int = 0  # steps before this one that were computed
     in_a_row: int = 0  # steps skipped since the last one that was, with this one
     full: bool = False  # this step calibrates
-    last_full: int = (
-        0  # the last step that did, counted among computed ones; before the first, where it would have been
-    )
+    last_full: int = 0  # the last step that did, counted among computed ones
     full_before: int = 0  # and the one before it
     progress_at_full: float = 0.0
 
     @classmethod
     def begin(cls, policy: Policy, timeline: Timeline | None = None) -> Schedule:
-        """The first step of a generation."""
-        first = 1  # the first step that calibrates
-        return cls(policy, timeline, last_full=first - policy.full_every)
+        """The first step of a generation. It calibrates, if any does: merged steps before that have no correction."""
+        return cls(policy, timeline, full=policy.full_every > 0)
 
     def after(self, progress: float) -> Schedule:
         """The next step, at which `progress` of the noise is removed, from 0 to 1."""

@@ -141,7 +141,7 @@ class Session:
         if step.kind is Kind.SKIPPED:
             return
         self._read_facts(call, step)
-        if self.config.redraws:
+        if self.config.resamples:
             self.draw = torch.full((), step.number, device=given.device)
         if step.number == 0 or self.last_call is None:
             family = self.family
@@ -230,9 +230,9 @@ class Session:
             self.calibrate(model, args, kwargs, recorded)
         for stack in self.stacks:
             stack.forget_call()
-        merged = self.step.kind is Kind.MERGED
-        merges = merged and any(stack.program.merges for stack in self.stacks)
-        if merged and not merges and self.skipping is None and not self._merges_later():
+        mergeable = any(stack.program.merges for stack in self.stacks)
+        merges = mergeable and self.step.kind is Kind.MERGED
+        if not mergeable and self.skipping is None and not self._merges_later():
             raise NothingMergedError(
                 f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "
                 f"other parts, or take merging out with handle.remove()."
@@ -247,7 +247,7 @@ class Session:
         seen = {}
         for row, count in self.noted.items():
             block = row.block if isinstance(row, AttentionRow) else row.first
-            whole = chosen_parts(block.parts, self.config.parts, self.config.keys_of_all)
+            whole = chosen_parts(block.parts, self.config.parts, self.config.separate_keys)
             for part in whole if row.part is None else (row.part,):
                 seen[block.path(part)] = count
         return seen
@@ -273,7 +273,7 @@ class Session:
             self.facts = found
 
     def look_around(self) -> tuple[frozenset[str], frozenset[str], bool]:
-        subsets = bool(self.config.thin_keys and self.config.whole_every and self.keep is None)
+        subsets = self.config.correction is not None and self.config.keys != "all" and self.keep is None
         return look_around([stack.described for stack in self.stacks], self.config.parts, subsets)
 
     def _follow_order(self, fixed: bool) -> None:
@@ -334,8 +334,8 @@ class Session:
     def _warn_if_all_was_full(self) -> None:
         if self.full_calls and not self.merged_calls and not self.skipped_calls:
             warnings.warn(
-                "nothing was merged: the images had so few steps that ratio was 0 at all of them. Take more steps, or "
-                "let ratio begin above 0.",
+                "nothing was merged: the images had so few steps that all of them ran full. Use more steps; or, for "
+                "models of a single step, a method without a correction, such as ToMA(ratio=0.5, keys='all').",
                 NothingMergedWarning,
                 stacklevel=2,
             )

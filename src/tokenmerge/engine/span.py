@@ -144,7 +144,7 @@ class Span:
         context = row.context if self.session.draw is None else dataclasses.replace(row.context, draw=self.session.draw)
         with _in_full_precision(grid.device):
             due.operators = self.session.config.plan(grid, row.layout, context, previous)
-        if not torch.compiler.is_compiling() and not row.context.averages:
+        if not torch.compiler.is_compiling() and not row.layout.fixed:
             self.session.count_refresh(selected=previous is None)
         due.select_due = due.weights_due = False
 

@@ -209,7 +209,7 @@ class StackRun:
         if row.part is None and row.last.output is not None:
             positions = (row.last.output,)
         name = row.first.name if row.part is None else row.first.path(row.part)
-        reordered, outlasts = row.context.in_region_order, row.context.averages
+        reordered, outlasts = row.context.in_region_order, row.layout.fixed
         # Errors of one ratio are not those of another.
         keys = {position: (row.where, name, position, row.layout.kept) for position in positions}
         return {position: self._memory(key, reordered, outlasts) for position, key in keys.items()}

@@ -15,7 +15,7 @@ from tokenmerge.accelerations.together import Together
 from tokenmerge.errors import ConfigError
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.eval.experiment import Experiment, VariantChoice
-from tokenmerge.methods.named import METHODS, ratio_field
+from tokenmerge.methods.named import METHODS, takes_ratio
 
 FEWER_STEPS_NAME = "fewer steps"
 
@@ -76,7 +76,7 @@ def _fewer_steps(experiment: Experiment) -> list[Variant]:
 
 def _ratios(choice: VariantChoice, experiment: Experiment) -> Sequence[float | None]:
     if choice.ratios is None:
-        return experiment.ratios if choice.method in METHODS else [None]
+        return experiment.ratios if choice.method in METHODS and takes_ratio(choice.method) else [None]
     return choice.ratios or [None]
 
 
@@ -90,15 +90,15 @@ def _variant(choice: VariantChoice, ratio: float | None, setting: Mapping[str, A
     told = ", ".join(f"{name} = {value}" for name, value in setting.items())
     key = slug(choice.name) if ratio is None else f"{slug(choice.name)}_r{ratio:g}"
     key = f"{key}_{slug(told)}" if told else key
-    return Variant(key, choice.name, _shown(choice, acceleration), told, acceleration)
+    return Variant(key, choice.name, _shown(acceleration), told, acceleration)
 
 
 def slug(text: str) -> str:
     return (re.sub(r"[^A-Za-z0-9.+-]+", "-", text.replace("*", "-star")).strip("-.") or "variant")[:80]
 
 
-def _shown(choice: VariantChoice, acceleration: Acceleration) -> float | None:
+def _shown(acceleration: Acceleration) -> float | None:
     """The ratio that tables show, if there is one for the whole generation."""
     if not isinstance(acceleration, Merging) or acceleration.config.varies:
         return None
-    return acceleration.config.number(ratio_field(choice.method))
+    return acceleration.config.number("ratio")

@@ -9,6 +9,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.ops.picking import picked
 from tokenmerge.ops.regions import Regions
 
 
@@ -17,10 +19,7 @@ class CannotMerge(Exception):
 
 
 class Operator(Protocol):
-    """Shortens a sequence of tokens and lengthens it again. Holds tensors and plain numbers, so it can be traced.
-
-    One that can unmerge without edges between regions, for tokens to which detail is added, has that as `spread`.
-    """
+    """Shortens a sequence of tokens and lengthens it again. Holds tensors and plain numbers, so it can be traced."""
 
     @property
     def mass(self) -> Tensor | None:
@@ -38,17 +37,47 @@ class Operator(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class SelectedKeys:
+    """Reads some tokens as they are, for keys and values that are not merged like queries.
+
+    An average of keys is shorter than each of them and attention to it flatter. One of them, weighted by how many it
+    stands for, is what full attention would have seen there.
+    """
+
+    destinations: Tensor  # (B, M)
+    mass: Tensor | None  # (B, M)
+    owner: Tensor | None = None  # (N,) which of them stands for each token
+
+    def merge(self, tokens: Tensor) -> Tensor:
+        return picked(tokens, self.destinations)
+
+    def unmerge(self, tokens: Tensor) -> Tensor:
+        """To each token what stands for it. No model needs it; the page shows it."""
+        assert self.owner is not None
+        return tokens.index_select(1, self.owner)
+
+
+@dataclass(frozen=True, eq=False)
 class Operators:
     """What a plan holds for one group of blocks."""
 
     queries: Operator | None  # None: queries keep every token
-    keys: Operator | None  # for keys and values of self-attention; the same object as `queries` where they agree
-    picks: Tensor | None = None  # the method's own note of its destinations, given back when only weights are new
+    keys: Operator | None  # for keys and values of self-attention; the same object as `queries` if they agree
+    picks: Tensor | None = None  # the method's own note of its destinations, passed back when only weights are new
 
-    @property
-    def keys_apart(self) -> bool:
-        """Are keys merged otherwise than the tokens that queries are made of?"""
-        return self.keys is not self.queries
+
+def operators_for(keys: str, queries: Operator, picks: Tensor | None = None) -> Operators:
+    """The operators of a method that merges queries, by the choice of `MergeConfig.keys`."""
+    if keys == "merged":
+        return Operators(queries, queries, picks)
+    if keys == "all":
+        return Operators(queries, None, picks)
+    if queries.destinations is None:
+        raise MergeRuntimeError(
+            "keys is 'sampled', and this method keeps tokens that sit nowhere on the grid, so none of them can stand "
+            "for a key: use keys='merged' or 'all'."
+        )
+    return Operators(queries, SelectedKeys(queries.destinations, queries.mass), picks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +88,9 @@ class Layout:
     tokens: int  # N
     kept: int  # queries (and everything else) after merging
     kept_keys: int  # keys and values of self-attention after merging
-    regions: Regions | None = None  # where set, a stack may bring its tokens into this order once, and back once
-    even: bool = False  # every kept key stands for as many tokens, so that among themselves they need no weights
-    kept_of_each: int = 0  # tokens kept of each region, one region's after the other's; 0 where that is not so
-    tiles: tuple[int, ...] | None = None  # how many along each axis, where one token is kept of every tile
+    regions: Regions | None = None  # if set, a stack may bring its tokens into this order once, and back once
+    equal_mass: bool = False  # every kept key stands for as many tokens, so among themselves they need no weights
+    fixed: bool = False  # plans depend on the grid alone: merged tokens stay comparable when a plan is refreshed
 
     def to(self, device: torch.device) -> Self:
         """The same layout with its tensors on `device`."""
@@ -78,6 +106,4 @@ class BlockContext:
     count: int  # how many there are
     in_region_order: bool = False  # tokens come in the order of `Layout.regions` already
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
-    keys_of_all: bool = False  # keys merged apart are of all tokens, and not of those that are left after merging
-    averages: bool = False  # tiles of which one token is left are averaged, without a look at what they hold
-    draw: Tensor | None = None  # () the step, for methods that draw tokens anew at each (see `MergeConfig.redraws`)
+    draw: Tensor | None = None  # () the step, for methods that sample tokens (see `MergeConfig.resamples`)

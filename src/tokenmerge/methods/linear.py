@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokenmerge.ops.picking import picked
 from tokenmerge.ops.regions import Regions
 
 
@@ -48,16 +47,3 @@ class LinearOperator:
         batch, _, channels = tokens.shape
         groups, _, inner = matrix.shape
         return torch.bmm(matrix, tokens.reshape(groups, inner, channels)).view(batch, -1, channels)
-
-
-@dataclass(frozen=True, eq=False)
-class PickedOperator(LinearOperator):
-    """Keeps destinations as they are. For keys and values that are merged apart from queries.
-
-    An average of keys is shorter than each of them and attention to it flatter; one of them, weighed by how many it
-    stands for, is what full attention would have seen there. On emoji-sd that is worth two to four decibels.
-    """
-
-    def merge(self, tokens: Tensor) -> Tensor:
-        assert self.destinations is not None
-        return picked(tokens, self.destinations)

@@ -12,24 +12,20 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from tokenmerge.config.ratio import Ratio
-from tokenmerge.methods.interfaces import BlockContext, Layout, Operators
+from tokenmerge.methods.interfaces import BlockContext, Layout, Operators, operators_for
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
-from tokenmerge.methods.toma_plan import destinations_of, keys_of
+from tokenmerge.methods.toma_plan import destinations_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBound(ToMA):
-    """ToMA's regions and hooks with random projections in the place of its operators. For timing only."""
+    """ToMA's regions and hooks with random projections in the place of its operators. For timing only.
 
-    ratio: Ratio = 0.5
+    Its options are those of `ToMA`, with proportional=False.
+    """
+
     proportional: bool = False
-    detail_every: int | None = 0
-
-    @property
-    def _chooses_by_default(self) -> bool:
-        return False  # it projects tiles of which one token is left like any other
 
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
@@ -38,25 +34,22 @@ class LowerBound(ToMA):
         assert layout.regions is not None
         regions = layout.regions
         batch = tokens.shape[0]
-        operators: dict[int, LinearOperator | None] = {layout.tokens: None}
-        for kept in (layout.kept, layout.kept_keys):
-            if kept not in operators:
-                groups = batch if self.attend == "global" else batch * regions.count
-                rows = (kept - regions.aside) * batch // groups
-                columns = regions.count * regions.size * batch // groups
-                # The same for every sample, so that none depends on the rest of its batch.
-                down = _projection(groups // batch, rows, columns, tokens.device).repeat(batch, 1, 1).to(tokens.dtype)
-                first = torch.arange(rows, device=tokens.device)
-                start = torch.arange(groups // batch, device=tokens.device)[:, None] * columns
-                places = (first + start).view(1, -1).expand(batch, -1)
-                operators[kept] = LinearOperator(
-                    down=down,
-                    up=down.transpose(-1, -2).contiguous(),
-                    regions=None if place.in_region_order or regions.natural else regions,
-                    aside=regions.aside,
-                    destinations=destinations_of(places, regions, place.in_region_order),
-                )
-        return Operators(operators[layout.kept], keys_of(operators, layout, place))
+        groups = batch if self.assigns_globally else batch * regions.count
+        rows = (layout.kept - regions.aside) * batch // groups
+        columns = regions.count * regions.size * batch // groups
+        # The same for every sample, so that none depends on the rest of its batch.
+        down = _projection(groups // batch, rows, columns, tokens.device).repeat(batch, 1, 1).to(tokens.dtype)
+        first = torch.arange(rows, device=tokens.device)
+        start = torch.arange(groups // batch, device=tokens.device)[:, None] * columns
+        places = (first + start).view(1, -1).expand(batch, -1)
+        operator = LinearOperator(
+            down=down,
+            up=down.transpose(-1, -2).contiguous(),
+            regions=None if place.in_region_order or regions.natural else regions,
+            aside=regions.aside,
+            destinations=destinations_of(places, regions, place.in_region_order),
+        )
+        return operators_for(self.keys, operator)
 
 
 @lru_cache(maxsize=64)  # to draw on the host and copy would wait for the device at every new plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.checks import check_step_speedup
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import CannotMerge, Layout
 
@@ -25,8 +26,13 @@ class SkipSteps(MergeConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_step_speedup(self.step_speedup)
         if self.step_speedup == 1:
             raise ConfigError("step_speedup is 1, so no step would be skipped: use a number above 1, such as 2.")
+
+    @property
+    def ratio(self) -> float:
+        return 0.0
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
         raise CannotMerge("SkipSteps merges no tokens")

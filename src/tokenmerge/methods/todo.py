@@ -9,46 +9,36 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.base import Keys, MergeConfig
 from tokenmerge.config.checks import store_tuple
 from tokenmerge.config.ratio import Ratio, is_number
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
-from tokenmerge.ops.pooling import Pooling, nearest_pooling, pooled_grid
-
-
-@dataclass(frozen=True, eq=False)
-class PooledOperator:
-    """Reads the tokens of a coarser grid; unmerging spreads them out again."""
-
-    pooling: Pooling
-    mass: Tensor  # (B, M)
-    destinations: Tensor  # (B, M)
-
-    def merge(self, tokens: Tensor) -> Tensor:
-        return tokens.index_select(1, self.pooling.kept)
-
-    def unmerge(self, tokens: Tensor) -> Tensor:
-        return tokens.index_select(1, self.pooling.place)
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, SelectedKeys
+from tokenmerge.ops.pooling import nearest_pooling, pooled_grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToDo(MergeConfig):
     """Self-attention reads keys and values from a coarser grid; every query stays. Nothing is matched or copied back.
 
-    ratio: fraction of keys and values left out on the model's finest level. 0.75, the default, is the paper's factor
-        of 2 (every second row and column); other ratios take rows and columns at even distances. Queries and MLP keep
-        their cost, so it saves less than merging at the same ratio and stays closer to the picture.
-    coarser_ratios: the same for levels 2, 4, ... times coarser, which are left alone where none is given. Very large
-        images have keys to spare on two levels: try `ToDo.by_factor(4, 2)` at 2048 pixels.
+    Args:
+        ratio: float or list of float, default 0.75. The fraction of keys and values left out on the model's finest
+            level. 0.75 is the paper's factor of 2 (every second row and column). Queries and MLP keep their cost, so it
+            saves less than merging at the same ratio and stays closer to the unmerged image. Try 0.75 first.
+        coarser_ratios: tuple of float, default (). The same for levels 2, 4, ... times coarser, which are left alone
+            without one. Very large images have keys to spare on two levels: try `ToDo.by_factor(4, 2)` at 2048 pixels.
+        proportional, skip_blocks, min_tokens: as in `MergeConfig`.
     """
 
     ratio: Ratio = 0.75
     parts: tuple[str, ...] = ("self",)
+    keys: Keys = "sampled"
     coarser_ratios: tuple[float, ...] = ()
 
     scopes: ClassVar[tuple[str, ...]] = ("site",)
     allowed_parts: ClassVar[tuple[str, ...]] = ("self",)
+    allowed_keys: ClassVar[tuple[str, ...]] = ("sampled",)
+    merges_queries: ClassVar[bool] = False
 
     @classmethod
     def by_factor(cls, finest: int = 2, *coarser: int) -> ToDo:
@@ -72,18 +62,6 @@ class ToDo(MergeConfig):
                     f"including, 1."
                 )
 
-    @property
-    def keys_apart(self) -> bool:
-        return True
-
-    @property
-    def picks_keys(self) -> bool:
-        return True
-
-    @property
-    def merges_only_keys(self) -> bool:
-        return True
-
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_at(grid, downsample=1)
 
@@ -105,8 +83,7 @@ class ToDo(MergeConfig):
         assert isinstance(layout, PooledLayout)
         pooling = nearest_pooling(layout.grid, layout.coarse, tokens.device)
         samples = tokens.shape[0], -1
-        operator = PooledOperator(pooling, pooling.mass.expand(samples), pooling.kept.expand(samples))
-        return Operators(queries=None, keys=operator)
+        return Operators(None, SelectedKeys(pooling.kept.expand(samples), pooling.mass.expand(samples), pooling.place))
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,10 @@ class ToFu(ToMeSD):
     first half of them prune. Which ones do can be set, after measurements of your own say. A pruned token reads the
     result of the one it was matched with. Cells, schedule and the rest are ToMeSD's.
 
-    prune: the fraction of all blocks, from the model's input on, that prune; or the numbers of the blocks that do.
-        Both cost the same time. Pruning keeps contrast and loses what was dropped; merging blurs a little.
+    Args:
+        prune: float or tuple of int, default 0.5. The fraction of all blocks, from the model's input on, that prune; or
+            the numbers of the blocks that do. Both cost the same time. Pruning keeps contrast and loses what was
+            dropped; merging blurs a little. Try 0.5 first. The other options are those of `ToMeSD`.
     """
 
     prune: float | tuple[int, ...] = 0.5
@@ -43,13 +45,9 @@ class ToFu(ToMeSD):
                 f"prune is {self.prune!r}: it takes the fraction of blocks that prune, a number from 0 to 1, or a list "
                 f"of their numbers."
             )
-        if self.share != "layer":
-            raise ConfigError(
-                f"share is {self.share!r}: ToFu prunes or merges block by block, so it takes 'layer' alone."
-            )
 
     def prunes(self, place: BlockContext) -> bool:
-        """Does this block drop tokens, rather than merge them?"""
+        """Whether this block drops tokens instead of merging them."""
         if not isinstance(self.prune, tuple):
             return place.index < self.prune * place.count
         if self.prune and max(self.prune) >= place.count:

@@ -10,71 +10,75 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from tokenmerge.config.base import LEARNS_ABOVE, MergeConfig, Scope
-from tokenmerge.config.checks import check_choice, check_whole, store_tuple
-from tokenmerge.config.ratio import Ratio, goes_below, is_ratio, stored_ratio, varies
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.checks import check_choice, check_whole, store_tile
+from tokenmerge.config.ratio import Ratio
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
+from tokenmerge.methods.tiled import refuse_white_mask, tile_on
 from tokenmerge.methods.toma_plan import make_plan
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile
 from tokenmerge.ops.selection import SELECTORS, Selector
 
-# One step in so many runs whole, where detail_every is None: fewer where it tells exactly what merging loses.
-WHOLE_STEPS, TELLING_STEPS = 4, 6
-# And sooner where this share of the noise is gone: of 12 steps every fifth, of 8 every third, of 4 every second.
-WHOLE_WITHIN = 0.35
+Region = Literal["tile", "stripe", "tile+global", "stripe+global"]
+REGIONS = ("tile", "stripe", "tile+global", "stripe+global")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToMA(MergeConfig):
-    """Destinations by facility location, merge and unmerge by attention-like products, plans reused over steps.
+    """Destination tokens by facility location, merge and unmerge by attention-like products, plans reused over steps.
 
-    ToMA() is the best balance of speed and picture that the embedded models show (docs/quality.md): one token kept of
-    every 4 x 4 tile, and one step in six run whole (more where steps are few), which tells the others what that loses.
+    `ToMA()` is the paper's method with two changes that measured better: tiles of 4 x 4 and proportional attention.
+    `ToMA.paper()` and its siblings are exactly the paper's.
 
-    region: where destinations are selected. "tile" keeps most of the picture, "stripe" needs no reordering of tokens,
-        "global" searches the whole grid and is slow to select in.
-    tile: height and width of a tile in tokens (frames too, for video, in front). A stripe is rows of the grid with as
-        many tokens. Small tiles are cheaper to select in and stay closer to the picture; the paper's is (8, 8).
-    attend: where tokens are assigned to destinations: within their "region", or "global".
-    selector: "facility_location", "random" (good for keys merged apart), "grid", or a function (see
-        `tokenmerge.ops.selection`).
-    unmerge: "transpose" copies back and is fast; "pinv" is the least-squares inverse, slower, and rarely better.
-    kv_ratio: fraction merged away from keys and values of self-attention, where that should differ from `ratio`.
-        With ratio=0 only keys and values are merged; with kv_ratio=0 only queries are. Takes a list as well.
-        Keys merged apart are picked and weighed, not averaged: an average is shorter than each of them. With a wider
-        scope they are picked among the merged tokens: there kv_ratio must be the larger of the two. In models but
-        UNets and PixArt a smaller one saves less, for their attention is then given all tokens (docs/options.md).
-    max_downsample: levels up to this many times coarser, per side, than the model's finest are merged; None merges
-        all. 1 merges the finest alone, which has most tokens to spare.
-    weights_every: steps for which merge weights are kept; must divide `select_every`.
-    detail_every: None is every sixth step where that tells exactly what is lost (above a ratio of 0.75, and at 0.75
-        with 2 x 2 tiles), every fourth elsewhere, and none where only keys are merged or `merge_every` says which steps
-        run whole.
-    detail_within: None is 0.35 where detail_every is None: of 10 steps every fourth runs whole then, of 4 every second.
+    Args:
+        ratio: float or list of float, default 0.5. The fraction of tokens merged away. More is faster and blurs more. A
+            list is stretched over the steps: [0.2, 0.6] merges less in the first half, and 0 leaves steps alone. Try
+            0.25 to 0.6 first.
+        parts: tuple of str, default all three. The parts of a block that run on merged tokens: "self", "cross" and
+            "mlp". All three are fastest. ("self",) stays closest to the unmerged image in a UNet.
+        scope: str or None, default None. "site" merges around each part and keeps most detail, "block" once per block,
+            "stack" once per run of blocks, which is fastest. None is "stack" with a correction and "site" without.
+        keys: str, default "merged". Keys and values of self-attention: "merged" like the queries (fastest), "all"
+            (closest to the unmerged image), or "sampled" (the destination tokens, unchanged). Try "all" first on models
+            of one to four steps.
+        correction: FullSteps or None, default None. `FullSteps(every=6, within=0.35)` runs some steps full and corrects
+            the others: slower, and much closer to the unmerged image. Try every=4 first.
+        proportional: bool, default True. Weights each key by the number of tokens it stands for. Costs a few per cent
+            of the attention and stays closer to the unmerged image.
+        skip_blocks: int, pair of int, or names, default None. Blocks left alone: the first n, the first n and the last
+            m, or names such as "mid_block.*". More is slower and closer to the unmerged image. None is what suits the
+            model (10 for Flux, none elsewhere). Try (1, 1) first.
+        min_tokens: int, default 256. Levels with fewer tokens are left alone, because merging them saves no time. The
+            image changes little. Try 64 to 1024 first.
+        select_every: int or pair of int, default 5. Selects destinations and computes merge weights every this many
+            steps. (10, 5), the paper's, selects every 10 steps and computes weights every 5. More is faster; the image
+            follows an older selection. With a correction, both wait for the next full step. Try 1 to 10 first.
+        region: str, default "tile". Where destinations are selected and tokens are assigned to them: in each "tile"
+            (best image), or each "stripe" of rows (no reordering of tokens). "tile+global" and "stripe+global" select
+            there and assign over the whole grid, which is slow on a CPU.
+        tile: int or tuple of int, default (4, 4). Height and width of a tile in tokens, one number for a square (with
+            frames in front for video). A stripe has as many tokens. Small tiles select faster and stay closer to the
+            unmerged image. Try 2, 4 and 8 first.
+        selector: str or function, default "facility_location". How destinations are chosen. "random" and "grid" look at
+            no token: a little faster, and on flat images as good. A function is one of yours
+            (`tokenmerge.ops.selection`).
     """
 
-    ratio: Ratio = 0.9375
-    scope: Scope | None = None
-    select_every: int = 5
-    detail_every: int | None = None
-    region: Literal["tile", "stripe", "global"] = "tile"
-    tile: tuple[int, ...] = (4, 4)
-    attend: Literal["region", "global"] = "region"
-    selector: str | Selector = "facility_location"
-    unmerge: Literal["transpose", "pinv"] = "transpose"
-    kv_ratio: Ratio | None = None
-    max_downsample: int | None = None
+    ratio: Ratio = 0.5
     proportional: bool = True
-    weights_every: int = 5
+    select_every: int | tuple[int, int] = 5
+    region: Region = "tile"
+    tile: int | tuple[int, ...] = (4, 4)
+    selector: str | Selector = "facility_location"
 
-    ratios: ClassVar[tuple[str, ...]] = ("ratio", "kv_ratio")
     takes_mask: ClassVar[bool] = True
+    unmerges_by: ClassVar[Literal["transpose", "pseudo-inverse"]] = "transpose"
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
         """The paper's ToMA: destinations per stripe, assignment over the whole grid."""
-        return dataclasses.replace(cls.paper_stripe(ratio), attend="global")
+        return dataclasses.replace(cls.paper_tile(ratio), region="stripe+global")
 
     @classmethod
     def paper_stripe(cls, ratio: float = 0.5) -> ToMA:
@@ -84,7 +88,7 @@ class ToMA(MergeConfig):
     @classmethod
     def paper_tile(cls, ratio: float = 0.5) -> ToMA:
         """The paper's ToMA-tile: destinations and assignment per 8 x 8 tile; its best images."""
-        return cls(ratio=ratio, scope="site", tile=(8, 8), proportional=False, select_every=10, detail_every=0)
+        return cls(ratio=ratio, scope="site", tile=(8, 8), proportional=False, select_every=(10, 5))
 
     @classmethod
     def paper_block(cls, ratio: float = 0.5) -> ToMA:
@@ -92,219 +96,99 @@ class ToMA(MergeConfig):
         return dataclasses.replace(cls.paper(ratio), scope="block")
 
     @classmethod
+    def paper_pinv(cls, ratio: float = 0.5) -> ToMA:
+        """The paper's ToMA unmerged by the pseudo-inverse (its Table 6): slower, and no better."""
+        return PseudoInverseToMA.paper(ratio)
+
+    @classmethod
     def released(cls, ratio: float = 0.5) -> ToMA:
-        """What the authors' released code does: ToMA-tile that merges at every third step and runs the others whole.
+        """What the authors' released code does: ToMA-tile that merges at every third step and runs the others full.
 
-        That code is for Flux alone, where the first ten blocks are left alone, as here by default. It can pick one
-        destination twice where a tile is flat; here destinations are always distinct.
+        That code is for Flux alone, with the first ten blocks left alone, as here by default. It can select one
+        destination twice in a flat tile; here destinations are always distinct.
         """
-        return dataclasses.replace(cls.paper_tile(ratio), merge_every=3)
-
-    @classmethod
-    def keys(cls, ratio: float = 0.75) -> ToMA:
-        """Only keys and values of self-attention on the finest level: of each 2 x 2 tile one, drawn anew at every step.
-
-        Hardly to be seen in Stable Diffusion UNets; in transformers of one level it costs more of the picture. As fast
-        as self-attention is slow: most on small models, large images and videos.
-        """
-        return cls(
-            ratio=0,
-            kv_ratio=ratio,
-            parts=("self",),
-            tile=(2, 2),
-            selector="random",
-            max_downsample=1,
-            select_every=1,
-            weights_every=1,
-        )
-
-    @classmethod
-    def plain(cls, ratio: float = 0.5, scope: Scope = "site") -> ToMA:
-        """Every step merged alike, without detail from whole ones: to see what merging alone costs and gains."""
-        return cls(ratio=ratio, scope=scope, detail_every=0)
+        return ReleasedToMA.paper_tile(ratio)
 
     def __post_init__(self) -> None:
-        self._check_tile()  # how much is merged depends on it
+        store_tile(self, "tile")
         super().__post_init__()
-        check_choice(self, "region", self.region, ("tile", "stripe", "global"))
-        check_choice(self, "attend", self.attend, ("region", "global"))
-        check_choice(self, "unmerge", self.unmerge, ("transpose", "pinv"))
+        check_choice(self, "region", self.region, REGIONS)
         if not callable(self.selector):
             check_choice(self, "selector", self.selector, tuple(SELECTORS))
-        if self.max_downsample is not None:
-            check_whole("max_downsample", self.max_downsample, least=1)
-        check_whole("weights_every", self.weights_every, least=1)
-        if self.select_every % self.weights_every:
+        self._check_select_every()
+
+    def _check_select_every(self) -> None:
+        given = self.select_every
+        if isinstance(given, list):
+            object.__setattr__(self, "select_every", tuple(given))
+        elif not isinstance(given, tuple):
+            check_whole("select_every", given, least=1)
+        if len(self.refresh_every) != 2:
+            raise ConfigError(f"select_every is {given!r}: it takes one number, or two (destinations, weights).")
+        select, weights = self.refresh_every
+        for number in (select, weights):
+            check_whole("select_every", number, least=1)
+        if select % weights:
             raise ConfigError(
-                f"weights_every is {self.weights_every}, which does not divide select_every ({self.select_every}): "
-                f"new destinations need new weights, so use a divisor such as {_divisor_near(self)}."
+                f"select_every is {given!r}: new destinations need new weights, so the second number must divide the "
+                f"first, as in {(select, max(d for d in range(1, weights + 1) if select % d == 0))}."
             )
-        if self.keys_apart and self.merged_per != "site":
-            self._check_keys_among_merged()
-
-    def _check_tile(self) -> None:
-        store_tuple(self, "tile")
-        if len(self.tile) not in (2, 3):
-            raise ConfigError(f"tile is {self.tile!r}: it takes (height, width), or (frames, height, width) for video.")
-        for side in self.tile:
-            check_whole("tile", side, least=1)
-
-    def _check_keys_among_merged(self) -> None:
-        """Where whole blocks are merged, keys are picked among the tokens that are left."""
-        surely_more = not self.varies and self.keys_of_all
-        if self.merges_only_keys or surely_more:
-            raise ConfigError(
-                f"kv_ratio is {self.kv_ratio!r}, ratio {self.ratio!r} and scope {self.scope!r}: if whole blocks are "
-                f"merged, keys are picked among the tokens that are left, which needs a ratio above 0 and a kv_ratio "
-                f"above that. Change those, or set scope='site'."
-            )
-
-    @property
-    def _takes_whole_blocks(self) -> bool:
-        return super()._takes_whole_blocks and not (self.keys_apart and (self.keys_of_all or self.varies))
-
-    def _check_ratio(self) -> None:
-        if self.kv_ratio is None:
-            super()._check_ratio()
-            return
-        for field in self.ratios:
-            value = stored_ratio(field, getattr(self, field))
-            object.__setattr__(self, field, value)
-            if not varies(value) and not is_ratio(value):
-                raise ConfigError(
-                    f"{field} is {value!r}: with kv_ratio set it takes a number from 0 up to, not including, 1."
-                )
-        if self.ratio == 0 and self.kv_ratio == 0:
-            raise ConfigError("ratio and kv_ratio are both 0, so nothing would be merged: raise one of them.")
 
     @property
     def refresh_every(self) -> tuple[int, int]:
-        return self.select_every, self.weights_every
+        given = self.select_every
+        return given if isinstance(given, tuple) else (given, given)
 
     @property
-    def whole_every(self) -> int:
-        if self.detail_every is not None:
-            return self.detail_every
-        if self.merges_only_keys or self.merge_every > 1:
-            return 0
-        return TELLING_STEPS if not self.varies and self.merges_most else WHOLE_STEPS
+    def assigns_globally(self) -> bool:
+        """Whether tokens are assigned to destinations of the whole grid, and not of their region alone."""
+        return self.region.endswith("+global")
 
     @property
-    def whole_within(self) -> float:
-        by_default = self.detail_every is None and self.detail_within is None
-        return WHOLE_WITHIN if by_default else super().whole_within
-
-    @property
-    def merges_most(self) -> bool:
-        ratio = self.number("ratio")
-        one_of_each_tile = self.region == "tile" and round(math.prod(self.tile) * (1 - ratio)) <= 1
-        return super().merges_most or (one_of_each_tile and ratio >= LEARNS_ABOVE)
-
-    @property
-    def _chooses_by_default(self) -> bool:
-        """Is it all the same to the user which token is left of a tile, and where it sits?"""
-        return self.selector == "facility_location"
-
-    @property
-    def keys_apart(self) -> bool:
-        return self.kv_ratio is not None and self.kv_ratio != self.ratio
-
-    @property
-    def counts_keys(self) -> bool:
-        return self.kv_ratio is not None
-
-    @property
-    def picks_keys(self) -> bool:
-        return True
-
-    @property
-    def keys_of_all(self) -> bool:
-        if not self.keys_apart:
-            return False
-        return self.merges_only_keys or goes_below(self.kv_ratio, self.ratio)
-
-    @property
-    def merges_only_keys(self) -> bool:
-        return self.ratio == 0
-
-    def _numbers(self) -> tuple[float, float]:
-        """The ratios of queries and of keys."""
-        ratio = self.number("ratio")
-        return ratio, ratio if self.kv_ratio is None else self.number("kv_ratio")
-
-    @property
-    def redraws(self) -> bool:
+    def resamples(self) -> bool:
         return self.selector == "random"
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_keeping(grid, 1, ())
 
-    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
-        return self.layout_keeping(grid, downsample, ())
-
-    def layout_keeping(self, grid: tuple[int, ...], downsample: int, aside: tuple[int, ...]) -> Layout:
-        self._refuse_coarser(downsample, self.max_downsample)
-        if len(aside) == math.prod(grid):
-            raise CannotMerge("keep is white everywhere here, so nothing is left to merge")
-        regions = self._regions(grid, aside)
-        self._refuse_empty_regions(regions)
-        kept = [
-            regions.tokens if ratio == 0 else regions.kept(ratio) * regions.count + regions.aside
-            for ratio in self._numbers()
-        ]
-        if min(kept) == regions.tokens:
-            raise CannotMerge(
-                f"ratio {max(self._numbers())} keeps all {regions.smallest} tokens of a region; "
-                f"raise ratio or choose a larger tile"
-            )
-        if kept[0] == regions.tokens and self.merged_per != "site":
-            raise CannotMerge(
-                f"ratio {self.number('ratio')} keeps all {regions.smallest} tokens of a region, which leaves none to "
-                f"pick keys among; raise ratio, choose a larger tile, or set scope='site'"
-            )
-        even = kept[1] == regions.count and not regions.padded and self.attend == "region"
-        each = self._kept_of_each(kept[0], regions)
-        averages = each == 1 and kept[0] == kept[1] and self._chooses_by_default and len(grid) in (2, 3)
-        tiles = regions.tiles if averages else None
-        return Layout(grid, regions.tokens, kept[0], kept[1], regions, even, each, tiles)
-
-    def _kept_of_each(self, kept: int, regions: Regions) -> int:
-        alike = self.attend == "region" and not regions.aside and not regions.padded
-        return kept // regions.count if alike else 0
-
-    def _refuse_empty_regions(self, regions: Regions) -> None:
-        """A region cannot keep less than one token, and a ratio is never capped in silence."""
+    def layout_keeping(self, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...]) -> Layout:
+        refuse_white_mask(grid, protected)
+        regions, ratio = self._regions(grid, protected), self.number("ratio")
         size = (regions.tokens - regions.aside) / regions.count
-        ratio = max(self._numbers())
-        if size * (1 - ratio) < 0.5:
+        if size * (1 - ratio) < 0.5:  # a region keeps at least one token, and a ratio is never capped in silence
             raise ConfigError(
                 f"ratio {ratio} would leave nothing of a region of {size:g} tokens: use at most "
                 f"{math.floor((1 - 1 / size) * 1000) / 1000}, or a larger tile."
             )
-
-    def _regions(self, grid: tuple[int, ...], aside: tuple[int, ...]) -> Regions:
-        if self.region == "global":
-            return regions_of(grid, grid, aside)
-        if self.region == "stripe":
-            return regions_of(grid, stripe_tile(grid, self.tile[-2] * self.tile[-1]), aside)
-        # A flat tile on a video grid is one frame deep; a deep tile on an image has no frames to span.
-        tile = (*[1] * (len(grid) - len(self.tile)), *self.tile)[-len(grid) :]
-        if any(side > length for side, length in zip(tile, grid, strict=True)):
-            raise ConfigError(
-                f"tile {_by(tile)} is larger than the {_by(grid)} grid of tokens: use a tile of at most {_by(grid)}, "
-                f"or min_tokens={regions_of(grid, grid).tokens + 1} to leave that level alone."
+        kept = regions.kept(ratio) * regions.count + regions.aside
+        if kept == regions.tokens:
+            raise CannotMerge(
+                f"ratio {ratio} keeps all {regions.smallest} tokens of a region; raise ratio or choose a larger tile"
             )
-        return regions_of(grid, tile, aside)
+        equal_mass = kept == regions.count and not regions.padded and not self.assigns_globally
+        kept_keys = regions.tokens if self.keys == "all" else kept
+        return Layout(grid, regions.tokens, kept, kept_keys, regions, equal_mass)
+
+    def _regions(self, grid: tuple[int, ...], protected: tuple[int, ...]) -> Regions:
+        assert isinstance(self.tile, tuple)
+        if self.region.startswith("stripe"):
+            return regions_of(grid, stripe_tile(grid, self.tile[-2] * self.tile[-1]), protected)
+        return regions_of(grid, tile_on(grid, self.tile), protected)
 
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         return make_plan(self, tokens, layout, place, previous)
 
 
-def _by(sides: tuple[int, ...]) -> str:
-    return " x ".join(map(str, sides))
+@dataclass(frozen=True, kw_only=True)
+class ReleasedToMA(ToMA):
+    """ToMA as its authors' code runs it: merged at every third step, the others full and without a correction."""
+
+    merge_every: ClassVar[int] = 3
 
 
-def _divisor_near(config: ToMA) -> int:
-    divisors = [d for d in range(1, config.select_every + 1) if config.select_every % d == 0]
-    return max(d for d in divisors if d <= config.weights_every)
+@dataclass(frozen=True, kw_only=True)
+class PseudoInverseToMA(ToMA):
+    """ToMA unmerged by least squares, for the paper's Table 6."""
+
+    unmerges_by: ClassVar[Literal["transpose", "pseudo-inverse"]] = "pseudo-inverse"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, Layout, Operators
-from tokenmerge.methods.linear import LinearOperator, PickedOperator
-from tokenmerge.methods.pooled import pooled_operator
+from tokenmerge.methods.interfaces import BlockContext, Layout, Operators, operators_for
+from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.ops.attention_merge import (
     assignment_weights,
     merge_matrix,
@@ -39,53 +36,14 @@ def make_plan(
     """Operators for tokens (B, N, C); with `previous`, its destinations stay and only weights are made anew."""
     assert layout.regions is not None
     regions = layout.regions
-    if layout.even and layout.kept == layout.tokens and config.selector in ("random", "grid"):
-        return previous or _one_key_a_region(config, tokens, regions, place)
-    if place.averages:
-        assert layout.tiles is not None
-        means = pooled_operator(layout.grid, layout.tiles, tokens.shape[0], tokens.device)
-        return Operators(means, means)
     in_regions = tokens if place.in_region_order else regions.gather(tokens)
     in_regions = in_regions[:, : regions.count * regions.size]
     unit = unit_tokens(in_regions).reshape(tokens.shape[0], regions.count, regions.size, -1)  # (B, R, n, C)
     picks = None if previous is None else previous.picks
     if picks is None:
-        most = max(kept for kept in (layout.kept, layout.kept_keys) if kept < layout.tokens)
-        picks = _select(config, unit, (most - regions.aside) // regions.count, regions, place)
-    operators: dict[int, LinearOperator | None] = {layout.tokens: None}
-    for kept in (layout.kept, layout.kept_keys):
-        if kept not in operators:
-            # The first k greedy picks are what choosing k would have given: one selection serves both ratios.
-            fewer = picks[..., : (kept - regions.aside) // regions.count]
-            operators[kept] = _operator(config, unit, fewer, regions, tokens.dtype, place.in_region_order)
-    return Operators(operators[layout.kept], keys_of(operators, layout, place), picks)
-
-
-def _one_key_a_region(config: ToMA, tokens: Tensor, regions: Regions, place: BlockContext) -> Operators:
-    """Keys alone, each picked without a look at any token: so none need be compared, and all stand for as many."""
-    batch, groups = tokens.shape[0], tokens.shape[0] * regions.count
-    available = torch.ones(regions.count, regions.size, dtype=torch.bool, device=tokens.device)
-    picks = _chosen(config, available.unsqueeze(0), 1, available, place).expand(batch, -1, -1)
-    keys = PickedOperator(
-        down=tokens.new_full((), 1 / regions.size).expand(groups, 1, regions.size),
-        up=tokens.new_ones(()).expand(groups, regions.size, 1),
-        regions=None if place.in_region_order or regions.natural else regions,
-        mass=tokens.new_full((), regions.size, dtype=torch.float32).expand(batch, regions.count),
-        destinations=destinations_of(_places(picks, regions), regions, place.in_region_order),
-    )
-    return Operators(None, keys, picks)
-
-
-def keys_of(
-    operators: Mapping[int, LinearOperator | None], layout: Layout, place: BlockContext
-) -> LinearOperator | None:
-    """The operator for keys, of those by how many tokens they keep: one that picks, where keys are merged apart."""
-    keys = operators[layout.kept_keys]
-    if keys is None or layout.kept_keys == layout.kept:
-        return keys
-    keys = PickedOperator(**vars(keys))
-    of_all_tokens = layout.kept == layout.tokens or place.keys_of_all
-    return keys if of_all_tokens else dataclasses.replace(keys, destinations=_among_merged(layout, keys))
+        picks = _select(config, unit, (layout.kept - regions.aside) // regions.count, regions, place)
+    operator = _operator(config, unit, picks, regions, tokens.dtype, place.in_region_order)
+    return operators_for(config.keys, operator, picks)
 
 
 def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: BlockContext) -> Tensor:
@@ -114,7 +72,7 @@ def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Blo
 def _chosen(config: ToMA, similarity: Tensor, count: int, available: Tensor, place: BlockContext) -> Tensor:
     """(B, R, count), by a selector of ours."""
     assert isinstance(config.selector, str)
-    if config.redraws and place.draw is not None:
+    if config.resamples and place.draw is not None:
         return select_random(similarity, count, available, place.draw)
     return SELECTORS[config.selector](similarity, count, available)
 
@@ -135,14 +93,14 @@ def _operator(
 ) -> LinearOperator:
     batch, count, size, channels = unit.shape
     places = _places(picks, regions)
-    if config.attend == "global":
+    if config.assigns_globally:
         valid = None if regions.valid is None else regions.valid.view(1, -1).expand(batch, -1)
         weights = assignment_weights(unit.reshape(batch, -1, channels), places, TEMPERATURE, valid)
     else:
         valid = None if regions.valid is None else regions.valid.repeat(batch, 1)
         groups = unit.reshape(batch * count, size, channels)
         weights = assignment_weights(groups, picks.reshape(batch * count, -1), TEMPERATURE, valid)
-    up = unmerge_by_pinv(weights) if config.unmerge == "pinv" else unmerge_by_transpose(weights)
+    up = unmerge_by_pinv(weights) if config.unmerges_by == "pseudo-inverse" else unmerge_by_transpose(weights)
     mass = represented(weights).view(batch, -1)
     return LinearOperator(
         down=merge_matrix(weights).to(dtype),
@@ -161,17 +119,6 @@ def destinations_of(places: Tensor, regions: Regions, in_region_order: bool) -> 
         aside = torch.arange(inside, inside + regions.aside, device=places.device)
         places = torch.cat([places, aside.expand(places.shape[0], -1)], dim=1)
     return places if in_region_order else regions.order[places]
-
-
-def _among_merged(layout: Layout, keys: LinearOperator) -> Tensor:
-    """(B, K): which of the merged tokens are keys: the first picks of every region, and all that were set aside."""
-    assert keys.destinations is not None
-    assert layout.regions is not None
-    regions = layout.regions
-    merged = torch.arange(layout.kept, device=keys.destinations.device)
-    inside, aside = torch.split(merged, [layout.kept - regions.aside, regions.aside])
-    first = inside.view(regions.count, -1)[:, : (layout.kept_keys - regions.aside) // regions.count]
-    return torch.cat([first.flatten(), aside]).expand(keys.destinations.shape[0], -1)
 
 
 def _check_picks(picks: Tensor, shape: tuple[int, ...], candidates: int) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig, Share
 from tokenmerge.config.checks import check_flag, check_whole
-from tokenmerge.config.ratio import numbers_of
+from tokenmerge.config.ratio import Ratio, numbers_of
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
+from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.methods.matched import MatchedOperator
 from tokenmerge.ops.bipartite import Matching, count_destinations, match_tokens, merge_by_mean, split_tokens
 from tokenmerge.ops.similarity import unit_tokens
@@ -22,25 +23,29 @@ from tokenmerge.ops.similarity import unit_tokens
 class ToMeSD(MergeConfig):
     """One destination in each small cell; the tokens most like a destination are averaged into it, and copied back.
 
-    With use_rand=False it gives what the package `tomesd` gives. Its defaults are the package's, but for
-    `max_downsample`, which counts so that SDXL is merged as well, and for randomness that can be repeated.
+    With use_rand=False it computes what the package `tomesd` computes. Its defaults are the package's, except
+    `max_downsample`, which also merges in SDXL, and randomness that can be repeated.
 
-    ratio: at most 1 - per_cell / (sx * sy) can be merged away, 0.75 with the default cells; more is an error.
-    sx, sy: width and height of a cell in tokens. Larger cells allow higher ratios and merge over longer distances;
-        try (2, 2) first, then 1 x 2, which came closer at low ratios in a replication.
-    per_cell: destinations in each cell. More keep detail where a cell holds an edge, and lower the highest ratio.
-    use_rand: destinations at random places of their cells, which avoids a visible grid at high ratios; or always at
-        the same ones, the top left first.
-    seed: which random places. The same seed gives the same ones whatever ran before; each block has its own, and all
-        samples of a batch have the same.
-    max_downsample: levels up to this many times coarser, per side, than the model's finest are merged. 1 merges the
-        finest alone, which is where most of the speed is in SD 1.5; SDXL gains more with 2. The package counts from
-        the latent instead, where SDXL has no attention, so that its default does nothing there.
-    parts: "self" by default. "cross" as well is a little faster; "mlp" costs the most detail.
+    Args:
+        ratio: float or list of float, default 0.5. The fraction of tokens merged away, at most 1 - per_cell / (sx *
+            sy): 0.75 with the default cells. More is faster and blurs more. Try 0.25 to 0.5 first.
+        parts: tuple of str, default ("self",). With "cross" it is a little faster. "mlp" costs the most detail.
+        sx, sy: int, default 2. Width and height of a cell in tokens. Larger cells allow higher ratios and merge over
+            longer distances. Try 2 x 2 first, then 1 x 2, which came closer at low ratios in a replication.
+        per_cell: int, default 1. Destinations in each cell. More keep detail where a cell holds an edge, and lower the
+            highest ratio.
+        use_rand: bool, default True. Destinations at random places of their cells, which avoids a visible grid at high
+            ratios. False takes the same place in every cell. The speed is the same.
+        seed: int, default 0. Which random places. Each block has others; all samples of a batch have the same.
+        max_downsample: int, default 1. Levels up to this many times coarser, per side, than the model's finest are
+            merged. 1 merges the finest alone, where most of the speed is in SD 1.5. SDXL gains more with 2. The package
+            counts from the latent instead, where SDXL has no attention, so its default does nothing there.
+        select_every: int, default 1. Matches tokens again every this many steps. More is faster and less accurate.
+        scope, keys, correction, proportional, skip_blocks, min_tokens: as in `MergeConfig`.
     """
 
+    ratio: Ratio = 0.5
     parts: tuple[str, ...] = ("self",)
-    share: Share = "layer"
     select_every: int = 1
     sx: int = 2
     sy: int = 2
@@ -49,14 +54,17 @@ class ToMeSD(MergeConfig):
     seed: int = 0
     max_downsample: int = 1
 
+    share: ClassVar[Share] = "layer"
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("sx", "sy", "per_cell", "max_downsample"):
+        for field in ("sx", "sy", "per_cell", "max_downsample", "select_every"):
             check_whole(field, getattr(self, field), least=1)
         check_whole("seed", self.seed, least=0)
         if self.seed >= 2**32:
             raise ConfigError(
-                f"seed is {self.seed}: it takes a whole number below 2**32, for larger ones would repeat smaller ones."
+                f"seed is {self.seed}: it takes a whole number below 2**32, because larger ones would repeat smaller "
+                f"ones."
             )
         check_flag("use_rand", self.use_rand)
         area = self.sx * self.sy
@@ -71,6 +79,10 @@ class ToMeSD(MergeConfig):
                 f"ratio is {self.ratio!r}: with {self.per_cell} kept in every cell of {self.sx} x {self.sy} tokens, it "
                 f"takes at most {most:.4g}. Lower ratio, or use larger cells (sx, sy)."
             )
+
+    @property
+    def refresh_every(self) -> tuple[int, int]:
+        return self.select_every, self.select_every
 
     def layout(self, grid: tuple[int, ...]) -> Layout:
         return self.layout_at(grid, downsample=1)
@@ -91,14 +103,14 @@ class ToMeSD(MergeConfig):
             raise ConfigError(
                 f"ratio is {self.ratio!r}: only {sources} of {tokens} tokens are not kept by their cells."
             )
-        return Layout(grid, tokens, tokens - merged, tokens - merged)
+        kept = tokens - merged
+        return Layout(grid, tokens, kept, kept_keys=tokens if self.keys == "all" else kept)
 
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
-            return previous  # a matching has no weights beside it that could be made anew
-        operator = self._operator(self._match(tokens, layout, place), place)
-        return Operators(queries=operator, keys=operator)
+            return previous  # a matching has no weights that could be computed without it
+        return operators_for(self.keys, self._operator(self._match(tokens, layout, place), place))
 
     def _match(self, tokens: Tensor, layout: Layout, place: BlockContext) -> Matching:
         draw = self.seed * 65_537 + place.index if self.use_rand else None

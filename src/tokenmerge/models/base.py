@@ -50,8 +50,8 @@ class Part:
     tokens_first: bool = False  # `module` takes and returns (L, B, C)
 
     @property
-    def keys_apart(self) -> bool:
-        """Whether the attention can read fewer keys than it has queries."""
+    def can_separate_keys(self) -> bool:
+        """Whether it can read other keys than those of its queries, as an argument or inside PyTorch's attention."""
         return self.own_keys or ("self" in self.kinds and self.mask != "none")
 
     @property
@@ -217,13 +217,13 @@ class Family:
         return 0
 
 
-def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...], keys_of_all: bool = False) -> list[Part]:
+def chosen_parts(parts: tuple[Part, ...], kinds: tuple[str, ...], separate_keys: bool = False) -> list[Part]:
     """The parts that hold nothing but the wanted kinds; one that holds several replaces those that hold fewer.
 
-    keys_of_all: keys are made of all tokens, so that self-attention is given them all, and with it whatever else is in
-        a part that has no other part for it alone.
+    separate_keys: keys are computed from all tokens, so self-attention is called with them all, and so is whatever else
+        is in the same part, if self-attention has no part for it alone.
     """
-    if keys_of_all and "self" in kinds:
+    if separate_keys and "self" in kinds:
         fewest = min((len(part.kinds) for part in parts if "self" in part.kinds), default=0)
         return [
             part

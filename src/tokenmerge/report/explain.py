@@ -82,7 +82,7 @@ def _count_moment(session: Session, steps: int | None, unmerged: int, args: Any,
     """What each kind of call costs while the ratio is what it is, and what they cost on average."""
 
     def count(kind: Kind, select: bool = False, weights: bool = False) -> int:
-        # Not the first step, which has no merging error to add yet.
+        # Not the first step, at which what was recorded is forgotten.
         session.forced = Step(1, kind, select, weights)
         return _count(session.model, args, kwargs)
 
@@ -101,8 +101,8 @@ def _over_moments(moments: list[tuple[float, MultiplyAdds]]) -> MultiplyAdds:
 
     if len(moments) == 1:
         return moments[0][1]
-    steady, weights, select, whole = (round(mean(name)) for name in ("steady", "weights", "select", "whole"))
-    return MultiplyAdds(moments[0][1].unmerged, steady, weights, select, whole, mean("average"))
+    steady, weights, select, full = (round(mean(name)) for name in ("steady", "weights", "select", "full"))
+    return MultiplyAdds(moments[0][1].unmerged, steady, weights, select, full, mean("average"))
 
 
 def _measured(session: Session) -> Measured | None:

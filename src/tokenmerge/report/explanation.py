@@ -36,8 +36,8 @@ class MultiplyAdds:
     steady: int  # a call that reuses its plan
     weights: int  # one that makes new weights
     select: int  # one that makes new destinations and weights
-    whole: int  # one that runs whole, because of detail_every or merge_every
-    average: float  # over the schedule, with the steps that run whole
+    full: int  # one at a full step, with the merged run that calibrates it
+    average: float  # over the schedule, with full steps
 
     @property
     def saving(self) -> float:
@@ -50,24 +50,24 @@ class Measured:
     """What was counted while the model ran."""
 
     calls: int
-    whole: int  # of them, those that ran whole
+    full: int  # of them, those at full steps
     selections: int
     weightings: int
     tokens_seen: dict[str, int]  # block.part -> tokens it ran on in the last call, or queries that it was asked
-    held: int  # bytes of what is remembered from earlier steps
+    cached_bytes: int  # of what is kept from earlier steps
     skipped: int = 0  # calls that were answered with a forecast
 
     def __str__(self) -> str:
-        told = [f"{self.calls} call{'' if self.calls == 1 else 's'}"]
-        if self.whole:
-            told.append(f"{self.whole} of them whole")
+        shown = [f"{self.calls} call{'' if self.calls == 1 else 's'}"]
+        if self.full:
+            shown.append(f"{self.full} of them at full steps")
         if self.skipped:
-            told.append(f"{self.skipped} of them skipped")
+            shown.append(f"{self.skipped} of them skipped")
         if self.weightings:
-            told.append(f"destinations selected {self.selections} times, weights made {self.weightings} times")
-        if self.held:
-            told.append(f"{self.held / 1e6:,.1f} MB held from earlier steps")
-        return ", ".join(told)
+            shown.append(f"destinations selected {self.selections} times, weights computed {self.weightings} times")
+        if self.cached_bytes:
+            shown.append(f"{self.cached_bytes / 1e6:,.1f} MB cached from earlier steps")
+        return ", ".join(shown)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ModelReport:
     multiply_adds: MultiplyAdds
     attention: str  # what merging does to the attention kernel; "" where it takes the one it always takes
     measured: Measured | None
-    steps: int | None = None  # of the picture that multiply-adds are averaged over; None: many
+    steps: int | None = None  # of the image that multiply-adds are averaged over; None: many
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,9 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     cells = [[row[column] for column in used] for row in rows]
     table = tabulate(cells, [headers[column] for column in used], tablefmt="simple", disable_numparse=True)
     work = model.multiply_adds
-    whole = f", {_giga(work.whole)} at a whole step" if work.whole != work.unmerged else ""
-    many = "over many steps" if config.whole_within <= 1 else "on average"
+    full = f", {_giga(work.full)} at a full step" if work.full != work.unmerged else ""
+    by_noise = config.correction is not None and config.correction.within is not None
+    many = "over many steps" if by_noise else "on average"
     steps = many if model.steps is None else f"over {model.steps} steps"
     lines = [
         f"{type(config).__name__} on {model.model}: ratio {ratio_text(config.ratio)}, merged per "
@@ -135,7 +136,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         "",
         f"schedule: {_schedule(config)}",
         f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged {steps} "
-        f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{whole}): {work.saving:.1%} saved, "
+        f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{full}): {work.saving:.1%} saved, "
         f"at best {work.unmerged / work.average:.2f}x",
     ]
     if model.attention:
@@ -151,16 +152,17 @@ def _schedule(config: MergeConfig) -> str:
 
 
 def _computed_steps(config: MergeConfig) -> str:
-    whole = f"one whole for its detail every {_steps(config.whole_every)}"
-    if config.whole_within <= 1:
-        whole += f" or {config.whole_within:.0%} of the noise, whichever is sooner"
-    select_every, weights_every = config.refresh_every
-    if config.whole_every:
-        return f"{whole}, which runs merged as well; new plans every {_steps(select_every)}, at the next whole one"
-    told = [f"new destinations every {_steps(select_every)}", f"new weights every {_steps(weights_every)}"]
+    select, weights = config.refresh_every
+    correction = config.correction
+    if correction is not None:
+        within = "" if correction.within is None else f" or {correction.within:.0%} of the noise, whichever is sooner"
+        return (
+            f"the first step full, then one every {_steps(correction.every)}{within}; the others merged and corrected"
+        )
+    shown = [f"new destinations every {_steps(select)}", f"new weights every {_steps(weights)}"]
     if config.merge_every > 1:
-        told.append(f"merged only every {_steps(config.merge_every)}")
-    return ", ".join(told)
+        shown.append(f"merged only every {_steps(config.merge_every)}")
+    return ", ".join(shown)
 
 
 def _steps(count: int) -> str:
@@ -173,6 +175,8 @@ def _giga(count: float) -> str:
 
 def _printable(config: MergeConfig) -> dict[str, Any]:
     """to_dict, with a user's own functions given by name."""
-    return {
+    values = {
         name: getattr(value, "__name__", value) if callable(value) else value for name, value in vars(config).items()
-    } | {"method": type(config).__name__}
+    }
+    correction = None if config.correction is None else asdict(config.correction)
+    return values | {"correction": correction, "method": type(config).__name__}

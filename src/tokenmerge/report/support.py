@@ -14,6 +14,7 @@ from torch import nn
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.compatibility import misfit
 from tokenmerge.methods.named import METHODS
+from tokenmerge.methods.toma import ToMA
 from tokenmerge.models import FAMILIES, UNFIT
 from tokenmerge.models.base import Family, Stack
 from tokenmerge.models.published import ARCHITECTURES, build, build_from_config
@@ -22,7 +23,8 @@ from tokenmerge.runtime import marked
 
 def support_matrix() -> str:
     """The matrix in Markdown, with the reasons for what is missing below it."""
-    methods = list(dict.fromkeys(type(named.make()) for named in METHODS.values()))
+    kinds = dict.fromkeys(type(named.make()) for named in METHODS.values())
+    methods = [kind for kind in kinds if kind.__module__ != ToMA.__module__ or kind is ToMA]  # its variants fit alike
     headers = ["family", "class", "parts", "weighs keys", *(method.__name__ for method in methods)]
     notes: list[str] = []
     lines = [_line(headers), _line(["---"] * len(headers))]

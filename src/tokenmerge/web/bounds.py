@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import UsageError
-from tokenmerge.methods.named import METHODS, named_config
+from tokenmerge.methods.named import METHODS, named_config, takes_ratio
 from tokenmerge.runtime.generation import LARGEST_SEED, LATENT, ImageRequest, check_size
 
 LONGEST_PROMPT = 1000
@@ -23,7 +23,7 @@ LONGEST_INTERVAL = 100
 MOST_SWEPT = 24
 
 # The controls of the page that are options of a method. Not every method has each.
-METHOD_CONTROLS = ("region", "scope", "parts", "select_every", "weights_every")
+METHOD_CONTROLS = ("tile", "region", "scope", "parts", "select_every")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Request:
 
     @property
     def ratio(self) -> float:
-        """What the slider says: of tokens, or of keys where the method merges those."""
-        return self.config.number(METHODS[self.method].ratio_field)
+        """The fraction merged away: of tokens, or of keys for methods that leave queries alone."""
+        return self.config.number("ratio")
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Inputs:
     model: str
     method: str
     ratio: float | None
+    tile: float | None
     region: str | None
     scope: str | None
     parts: Sequence[str]
     select_every: float | None
-    weights_every: float | None
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Inputs))
@@ -105,10 +105,16 @@ def read_size(text: str) -> tuple[int, int]:
 
 
 def read_sweep(methods: Sequence[str], ratios: Sequence[float | str]) -> list[tuple[str, float]]:
-    """Every method at every ratio."""
+    """Every method at every ratio. One without a ratio comes once, with the fraction that its tile merges."""
     if not methods or not ratios:
         raise UsageError("A sweep needs at least one method and one ratio: tick some.")
-    pairs = [(method, _number("Ratio", ratio, LOWEST_RATIO, HIGHEST_RATIO)) for method in methods for ratio in ratios]
+    pairs = [
+        (method, _number("Ratio", ratio, LOWEST_RATIO, HIGHEST_RATIO))
+        for method in methods
+        if takes_ratio(method)
+        for ratio in ratios
+    ]
+    pairs += [(method, METHODS[method].make().number("ratio")) for method in methods if not takes_ratio(method)]
     if len(pairs) > MOST_SWEPT:
         raise UsageError(
             f"That would generate {len(pairs)} merged images, and a sweep takes at most {MOST_SWEPT}: tick fewer."
@@ -117,25 +123,34 @@ def read_sweep(methods: Sequence[str], ratios: Sequence[float | str]) -> list[tu
 
 
 def controls_of(method: str) -> dict[str, Any]:
-    """The values that a method gives to the controls; None where it has no such option."""
+    """The values that a method gives to the controls; None if it has no such option."""
     preset = METHODS[method].make()
-    return {name: getattr(preset, name, None) for name in METHOD_CONTROLS} | {"scope": preset.merged_per}
+    values = {name: getattr(preset, name, None) for name in METHOD_CONTROLS}
+    tile = values["tile"]
+    return values | {
+        "tile": None if tile is None else tile[-1],
+        "scope": preset.merged_per,
+        "select_every": preset.refresh_every[0] if preset.has_option("select_every") else None,
+    }
 
 
 def settings_beyond(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that are not what the method has anyway, and that it takes at all."""
-    preset = METHODS[method].make()
-    has = {name: getattr(preset, name) for name in values if hasattr(preset, name)} | {"scope": preset.merged_per}
-    return {name: value for name, value in values.items() if name in has and has[name] != value}
+    """The values that differ from what the method has anyway, of the options that it takes at all."""
+    own, preset = controls_of(method), METHODS[method].make()
+    return {
+        name: value
+        for name, value in values.items()
+        if preset.has_option(name) and value is not None and own[name] != value
+    }
 
 
 def _config(inputs: Inputs) -> MergeConfig:
-    ratio = _number("Ratio", inputs.ratio, LOWEST_RATIO, HIGHEST_RATIO)
+    ratio = _number("Ratio", inputs.ratio, LOWEST_RATIO, HIGHEST_RATIO) if takes_ratio(inputs.method) else None
     values: dict[str, Any] = {"region": inputs.region, "scope": inputs.scope}
     # In the order the methods have them, whatever was ticked first.
     values["parts"] = tuple(part for part in MergeConfig.allowed_parts if part in inputs.parts)
-    for name, label in (("select_every", "New destinations every"), ("weights_every", "New weights every")):
-        if hasattr(METHODS[inputs.method].make(), name):
+    for name, label in (("tile", "Tile"), ("select_every", "New destinations every")):
+        if METHODS[inputs.method].make().has_option(name):
             values[name] = _whole(label, getattr(inputs, name), 1, LONGEST_INTERVAL)
     return named_config(inputs.method, ratio, settings_beyond(inputs.method, values))
 

@@ -8,14 +8,18 @@ from typing import Any
 
 import gradio as gr
 
-from tokenmerge.methods.named import METHODS
+from tokenmerge.methods.named import METHODS, takes_ratio
+from tokenmerge.methods.toma import REGIONS
 from tokenmerge.runtime.pipelines import TINY_RANDOM, default_model
 from tokenmerge.web import bounds, words
 from tokenmerge.zoo import list_models
 from tokenmerge.zoo.folders import GUIDANCE, NAMES
 
-METHOD, RATIO, SIZE = "toma-detail", 0.75, "512 x 512"
+METHOD, RATIO, SIZE = "tile-mean", 0.5, "512 x 512"
 SCOPES = {"site": "each part", "block": "each block", "stack": "each run of blocks"}
+LARGEST_TILE = 16
+# The controls that change with the method, which is the first of them.
+FOLLOWING = ("method", "ratio", "tile", "region", "scope", "parts", "select_every")
 PARTS = {"self": "self-attention", "cross": "cross-attention", "mlp": "MLP"}
 
 
@@ -51,6 +55,7 @@ def first_controls() -> dict[str, Any]:
             label="Ratio",
             info=words.RATIO,
             buttons=[],
+            visible=takes_ratio(METHOD),
             elem_id="ratio",
         ),
         "method": gr.Dropdown(
@@ -89,42 +94,38 @@ def guidance_for(model: str) -> str:
 
 
 def merging_controls() -> dict[str, Any]:
-    """Region, scope, parts and schedule, as the first method has them."""
-    made = method_updates(METHOD)[1:]
+    """Tile, region, scope, parts and schedule, as the first method has them."""
+    made = method_updates(METHOD)[2:]
     texts = (
+        ("tile", gr.Slider, {"label": "Tile", "info": words.TILE}),
         ("region", gr.Radio, {"label": "Region", "info": words.REGION}),
         ("scope", gr.Radio, {"label": "Merged around", "info": words.SCOPE}),
         ("parts", gr.CheckboxGroup, {"label": "Parts", "info": words.PARTS}),
-        ("select_every", gr.Slider, {"label": "New destinations every so many steps", "info": words.SELECT}),
-        ("weights_every", gr.Slider, {"label": "New weights every so many steps", "info": words.WEIGHTS}),
+        ("select_every", gr.Slider, {"label": "Steps between selections", "info": words.SELECT}),
     )
     return {
-        name: kind(**text, **_without_type(update), **_range(kind), elem_id=name)
+        name: kind(**text, **_without_type(update), **_range(name), elem_id=name)
         for (name, kind, text), update in zip(texts, made, strict=True)
     }
 
 
 def method_updates(method: str) -> list[dict[str, Any]]:
-    """How the controls change when a method is chosen: method, region, scope, parts and the two of the schedule."""
+    """How the controls change when a method is chosen, in the order of `FOLLOWING`."""
     values = bounds.controls_of(method)
     preset = METHODS[method].make()
-    region = gr.update(
-        choices=["tile", "stripe", "global"], value=values["region"], visible=values["region"] is not None
-    )
+    region = gr.update(choices=list(REGIONS), value=values["region"], visible=values["region"] is not None)
     scopes = gr.update(choices=[(SCOPES[scope], scope) for scope in preset.scopes], value=values["scope"])
     parts = gr.update(choices=[(PARTS[part], part) for part in preset.allowed_parts], value=list(values["parts"]))
-    schedule = [
-        gr.update(value=values[name] or 1, visible=values[name] is not None)
-        for name in ("select_every", "weights_every")
-    ]
-    return [gr.update(info=METHODS[method].summary), region, scopes, parts, *schedule]
+    ratio = gr.update(visible=takes_ratio(method))
+    tile, select = (
+        gr.update(value=values[name] or 1, visible=values[name] is not None) for name in ("tile", "select_every")
+    )
+    return [gr.update(info=METHODS[method].summary), ratio, tile, region, scopes, parts, select]
 
 
 def restored(inputs: bounds.Inputs) -> list[Any]:
     """Updates that bring all controls back to what they were, in the order of `FIELDS`."""
-    about, region, scope, parts, select, weights = method_updates(inputs.method)
-    kinds = {"method": about, "region": region, "scope": scope, "parts": parts}
-    kinds |= {"select_every": select, "weights_every": weights}
+    kinds = dict(zip(FOLLOWING, method_updates(inputs.method), strict=True))
     return [{**kinds.get(name, gr.update()), "value": getattr(inputs, name)} for name in bounds.FIELDS]
 
 
@@ -132,8 +133,9 @@ def _without_type(update: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in update.items() if not name.startswith("__")}
 
 
-def _range(kind: type) -> dict[str, Any]:
-    return {"minimum": 1, "maximum": bounds.LONGEST_INTERVAL, "step": 1, "buttons": []} if kind is gr.Slider else {}
+def _range(name: str) -> dict[str, Any]:
+    largest = {"tile": LARGEST_TILE, "select_every": bounds.LONGEST_INTERVAL}
+    return {"minimum": 1, "maximum": largest[name], "step": 1, "buttons": []} if name in largest else {}
 
 
 def in_order(parts: Sequence[dict[str, Any]]) -> Controls:

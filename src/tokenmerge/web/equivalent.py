@@ -6,8 +6,10 @@ import dataclasses
 import shlex
 from typing import Any
 
+import tokenmerge
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.methods.named import named_config
+from tokenmerge.config.correction import FullSteps
+from tokenmerge.methods.named import named_config, takes_ratio
 from tokenmerge.web.bounds import Request
 
 
@@ -42,12 +44,20 @@ def constructor(config: MergeConfig) -> str:
     >>> constructor(ToMA(ratio=0.25, region="stripe"))
     "tm.ToMA(ratio=0.25, region='stripe')"
     """
+    name = type(config).__name__
+    if name not in tokenmerge.__all__:
+        return f"tm.MergeConfig.from_dict({config.to_dict()!r})"
+    plain = type(config)()
     given = [
-        f"{field.name}={getattr(config, field.name)!r}"
+        f"{field.name}={_as_code(getattr(config, field.name))}"
         for field in dataclasses.fields(config)
-        if field.name == "ratio" or getattr(config, field.name) != field.default
+        if field.name == "ratio" or getattr(config, field.name) != getattr(plain, field.name)
     ]
-    return f"tm.{type(config).__name__}({', '.join(given)})"
+    return f"tm.{name}({', '.join(given)})"
+
+
+def _as_code(value: Any) -> str:
+    return f"tm.{value!r}" if isinstance(value, FullSteps) else repr(value)
 
 
 def as_command(request: Request) -> str:
@@ -60,7 +70,9 @@ def as_command(request: Request) -> str:
         words += ["--size", "{}x{}".format(*wanted.size)]
     if wanted.guidance is not None:
         words += ["--guidance", f"{wanted.guidance:g}"]
-    words += ["--model", request.model, "--method", request.method, "--ratio", f"{request.ratio:g}"]
+    words += ["--model", request.model, "--method", request.method]
+    if takes_ratio(request.method):
+        words += ["--ratio", f"{request.ratio:g}"]
     for name, value in _settings(request).items():
         words += ["--set", f"{name}={_written(value)}"]
     if wanted.prompt.startswith("-"):
@@ -70,7 +82,7 @@ def as_command(request: Request) -> str:
 
 def _settings(request: Request) -> dict[str, Any]:
     """The options in which the config differs from its named method."""
-    named = named_config(request.method, request.ratio)
+    named = named_config(request.method, request.ratio if takes_ratio(request.method) else None)
     return {
         field.name: getattr(request.config, field.name)
         for field in dataclasses.fields(named)

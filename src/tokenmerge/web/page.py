@@ -98,7 +98,7 @@ def _request(model: str | None) -> tuple[controls.Controls, Any, Any]:
     asked["method"].input(
         controls.method_updates,
         asked["method"],
-        [asked[name] for name in ("method", "region", "scope", "parts", "select_every", "weights_every")],
+        [asked[name] for name in controls.FOLLOWING],
         **AT_ONCE,
     )
     asked["model"].input(controls.guidance_for, asked["model"], asked["guidance"], **AT_ONCE)

@@ -133,22 +133,20 @@ def record(studio: Studio, request: Request, watch: Watch) -> Recording:
             recorder = _Recorder(sessions[0], request.image.steps)
             with recorder.watching():
                 image, seconds = studio.generate(loaded, request.image, "looking inside", watch.within(0.3, 0.65))
-            averages = any(row.context.averages for stack in sessions[0].stacks for row in stack.program.spans)
         stages = {
             "unmerged": stages_of(unmerged.parts, unmerged.seconds),
             "merged": stages_of(stopwatch.read(), seconds, recorder.aside),
         }
         recording = Recording(request, image, stages, recorder.views, recorder.clusters, recorder.grids)
         config = request.config
-        if isinstance(config, ToMA) and not (isinstance(config, LowerBound) or config.redraws or averages):
+        if isinstance(config, ToMA) and not (isinstance(config, LowerBound) or config.resamples):
             with recorded_destinations(loaded.pipe, config) as picks:
                 studio.generate(loaded, request.image, "destinations of every step", watch.within(0.65, 1))
             recording.overlaps = overlaps(picks)
         else:
             recording.no_overlaps = (
-                f"{type(config).__name__} with these settings does not choose its destinations by looking at the "
-                f"image, so there is nothing to follow over the steps. Choose another of the ToMA methods, or a "
-                f"ratio that leaves more than one token of each tile, to see this."
+                f"{type(config).__name__} with these settings does not select its destinations by looking at the "
+                f"image, so there is nothing to follow over the steps. Choose one of the ToMA methods to see this."
             )
     return recording
 

@@ -12,7 +12,7 @@ from PIL import Image
 from tokenmerge.errors import TokenMergeError
 from tokenmerge.eval.figures.drawing import look_of, new_figure, styled, to_svg
 from tokenmerge.eval.figures.grids import data_url
-from tokenmerge.methods.named import named_config
+from tokenmerge.methods.named import named_config, takes_ratio
 from tokenmerge.runtime.fidelity import Fidelity, fidelity
 from tokenmerge.runtime.generation import ImageRequest
 from tokenmerge.web.runs import Shot, Watch, sentence_of
@@ -69,7 +69,8 @@ def sweep(
         for ratio in [ratio for name, ratio in pairs if name == method]:
             stretch = next(stretches)
             try:
-                shot = studio.merged(model, wanted, named_config(method, ratio), method, stretch)
+                config = named_config(method, ratio if takes_ratio(method) else None)
+                shot = studio.merged(model, wanted, config, method, stretch)
             except TokenMergeError as error:
                 cell = Cell(method, ratio, reason=sentence_of(error))
             else:

@@ -16,11 +16,11 @@ GUIDANCE = "How strictly to follow the prompt. Empty: the model's own. 1 or less
 MODEL = "An embedded model, the folder of a diffusers model, or a hub id such as org/model (which is downloaded)."
 METHOD = "How tokens are chosen and merged."
 RATIO = "Fraction of tokens merged away. More is faster and blurs more; try 0.3 to 0.6 first."
-REGION = "Where similar tokens are looked for. Tiles keep most of the image; global searches longest."
+TILE = "Side of a tile in tokens. tile-mean keeps one token of each tile: 2 is closer to the unmerged image, 4 faster."
+REGION = "Where destinations are selected. Tiles keep most of the image; global assignment is slowest."
 SCOPE = "How often tokens are merged. Site: around each part, keeps most detail. Stack: once for many blocks, fastest."
 PARTS = "What runs on fewer tokens. All three are fastest; self-attention alone is safest."
-SELECT = "Steps for which chosen tokens are kept. More is faster; the choice grows stale."
-WEIGHTS = "Steps for which merge weights are kept; must divide the number beside it."
+SELECT = "Destinations are selected again after this many steps. More is faster; the selection grows stale."
 
 INSIDE = (
     "Generates the image described on the Compare tab twice more and watches every block: which tokens are merged, "

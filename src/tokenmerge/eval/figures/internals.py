@@ -11,6 +11,7 @@ from tokenmerge.eval.figures.overlap import draw_overlaps, overlaps, recorded_de
 from tokenmerge.eval.loading import load_maker
 from tokenmerge.eval.pairs import Pair
 from tokenmerge.eval.variants import variants_of
+from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.toma import ToMA
 
 CLUSTERS = "hidden-states"
@@ -45,7 +46,9 @@ def internal_figures(
 
 
 def _toma_of(experiment: Experiment) -> ToMA:
-    """The first ToMA of the experiment, or ToMA as it comes."""
+    """The first ToMA of the experiment, or ToMA with its defaults."""
     accelerations = [variant.acceleration for variant in variants_of(experiment)]
     configs = [acceleration.config for acceleration in accelerations if isinstance(acceleration, Merging)]
-    return next((config for config in configs if type(config) is ToMA), ToMA())
+    return next(
+        (config for config in configs if isinstance(config, ToMA) and not isinstance(config, LowerBound)), ToMA()
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from tokenmerge.api import denoisers_of, merged
+from tokenmerge.config.base import Share
 from tokenmerge.eval.figures.clusters import short_name
 from tokenmerge.eval.figures.drawing import COLOURS, new_figure, styled, to_svg
 from tokenmerge.methods.toma import ToMA
@@ -16,6 +19,14 @@ from tokenmerge.models import family_of
 from tokenmerge.ops.selection import SELECTORS
 
 INTERVAL = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EachLayer(ToMA):
+    """ToMA with a selection for each block."""
+
+    share: ClassVar[Share] = "layer"
+
 
 # Destinations by block, then one entry per step: (batch, regions, destinations) places within their regions.
 Picks = dict[str, list[Tensor]]
@@ -25,7 +36,7 @@ Picks = dict[str, list[Tensor]]
 def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Picks]:
     """Merges with new destinations at every step and in every layer, and collects them.
 
-    The selector is a function of the user's in ToMA's options, so nothing of the library's inside is touched.
+    The selector is one of ToMA's options, so nothing inside the library is touched.
     """
     model = denoisers_of(pipeline)[0]
     picks: Picks = {}
@@ -50,9 +61,8 @@ def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Picks]:
     entered = [(stack.owner, stack.blocks[0].name) for stack in stacks]
     entered += [(block.module, block.name) for stack in stacks for block in stack.blocks]
     handles = [module.register_forward_pre_hook(note(name)) for module, name in entered]
-    every_step = config.with_detail(
-        0, selector=recording, select_every=1, weights_every=1, merge_every=1, share="layer"
-    )
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(ToMA)}
+    every_step = _EachLayer(**{**options, "selector": recording, "select_every": 1, "correction": None})
     try:
         with merged(pipeline, every_step):
             yield picks

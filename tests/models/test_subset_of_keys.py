@@ -1,33 +1,30 @@
-"""Fewer keys where whole steps lend detail: which are read at those and at merged ones, and where all are."""
+"""The subset of keys that full steps read: which they are, and when all are read."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, key_lengths, session_on
+from checks import SCOPES, SMALL, session_on
 from tiny_models import TinyModel, made, tiny
 from torch import Tensor, nn
 
 import tokenmerge as tm
 from tokenmerge.engine.subset import key_distance, key_subset
-from tokenmerge.errors import ConfigError, MergeRuntimeError
+from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models import family_of
 from tokenmerge.models import published as architectures
 
-DETAIL: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), "detail_every": 2, **SMALL}
+DETAIL: dict[str, Any] = {"ratio": 0.5, "tile": (4, 4), "correction": tm.FullSteps(every=2, within=None), **SMALL}
 FAMILIES = [tiny(name) for name in ("sd15", "sdxl", "pixart")]
 COARSEST = {"sd15": 8, "sdxl": 2, "pixart": 1}
-MERGED, WHOLE = 1000.0, 990.0  # the first step merges, the second runs whole
+FULL, MERGED = 1000.0, 990.0
 
 
-def whole_step(model: nn.Module, what: TinyModel, grid: Any = None) -> Tensor:
-    """What the second step of a picture gives."""
-    grid = grid or what.grid(8, 8)
-    what.call(model, (1, 2), grid, MERGED)
-    return what.call(model, (1, 2), grid, WHOLE)
+def full_step(model: nn.Module, what: TinyModel, grid: Any = None) -> Tensor:
+    """What the first step of an image returns."""
+    return what.call(model, (1, 2), grid or what.grid(8, 8), FULL)
 
 
 @pytest.mark.parametrize(
@@ -58,28 +55,17 @@ def test_keys_lie_as_far_apart_as_tokens_two_levels_down() -> None:
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("what", FAMILIES, ids=str)
-def test_a_whole_step_is_a_step_of_merged_keys(what: TinyModel, scope: Any) -> None:
-    """All queries and all of the MLP, and the keys that `ToMA.keys` would take: those of the finest level alone."""
+def test_a_full_step_reads_the_keys_that_sampled_keys_reads(what: TinyModel, scope: Any) -> None:
+    """All queries and all of the MLP, and the keys that `SampledKeys` would take: those of the finest level alone."""
     model = made(what.build)
-    first_draw = dataclasses.replace(tm.ToMA.keys(), select_every=5, weights_every=5, **SMALL)
-    with tm.merged(model, first_draw):
-        expected = whole_step(model, what)
-    before = whole_step(model, what)
+    first_sample = tm.SampledKeys(**SMALL)
+    with tm.merged(model, first_sample):
+        expected = full_step(model, what)
+    before = full_step(model, what)
     assert not torch.allclose(expected, before, atol=1e-4)
     with tm.merged(model, tm.ToMA(scope=scope, **DETAIL)):
-        torch.testing.assert_close(whole_step(model, what), expected)
-    assert torch.equal(whole_step(model, what), before)
-
-
-def keys_of_steps(model: nn.Module, what: TinyModel, config: tm.MergeConfig, keep: Tensor | None = None) -> list[int]:
-    """How many keys self-attention reads on the finest level, at four steps of which every second runs whole."""
-    seen = []
-    with tm.merged(model, config, keep=keep):
-        for timestep in (MERGED, WHOLE, 980.0, 970.0):
-            with key_lengths() as keys:
-                what.call(model, (1,), what.grid(8, 8), timestep)
-            seen.append(keys[0])
-    return seen
+        torch.testing.assert_close(full_step(model, what), expected)
+    assert torch.equal(full_step(model, what), before)
 
 
 def fused(model: Any) -> None:
@@ -97,42 +83,41 @@ def perturbed(model: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "keep", "change"),
     [
-        ({"thin_keys": False}, None, None),
+        ({"keys": "all"}, None, None),
         ({}, torch.tensor([[1.0, 0.0], [0.0, 0.0]]), None),
         ({"parts": ("cross", "mlp")}, None, None),
-        ({"detail_every": 0, "merge_every": 2}, None, None),
         ({}, None, fused),
         ({"proportional": False}, None, perturbed),
     ],
-    ids=["switched off", "kept parts", "self left out", "resting", "fused", "perturbed"],
+    ids=["all keys", "kept parts", "self left out", "fused", "perturbed"],
 )
-def test_whole_steps_stay_whole(options: dict[str, Any], keep: Tensor | None, change: Any) -> None:
+def test_full_steps_that_read_all_keys(options: dict[str, Any], keep: Tensor | None, change: Any) -> None:
     what = tiny("sd15")
     model = made(what.build)
     if change is not None:
         change(model)
-    before = whole_step(model, what)
+    before = full_step(model, what)
     with tm.merged(model, tm.ToMA(**{**DETAIL, **options}), keep=keep):
-        assert torch.equal(whole_step(model, what), before)
+        assert torch.equal(full_step(model, what), before)
 
 
-def test_attention_that_is_perturbed_between_pictures_is_refused() -> None:
+def test_attention_that_is_perturbed_between_images_is_refused() -> None:
     what = tiny("sd15")
     model = made(what.build)
     with tm.merged(model, tm.ToMA(**{**DETAIL, "tile": (2, 2)})):
-        what.call(model, (1,), what.grid(8, 8), MERGED)
+        what.call(model, (1,), what.grid(8, 8), FULL)
         perturbed(model)
         with pytest.raises(MergeRuntimeError, match="PAG"):
             what.call(model, (1,), what.grid(8, 8), MERGED)
 
 
-def test_a_grid_of_odd_sides_stays_whole() -> None:
+def test_a_grid_of_odd_sides_reads_all_keys() -> None:
     what = tiny("pixart")
     model = made(what.build)
     grid = what.grid(7, 9)
-    before = whole_step(model, what, grid)
+    before = full_step(model, what, grid)
     with tm.merged(model, tm.ToMA(**DETAIL)):
-        assert torch.equal(whole_step(model, what, grid), before)
+        assert torch.equal(full_step(model, what, grid), before)
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -150,37 +135,24 @@ def test_what_a_cache_keeps_is_left_alone(cached: bool) -> None:
         apply_pyramid_attention_broadcast(model, config)  # keeps what every self-attention gives
     with tm.merged(model, tm.ToMA(**DETAIL)):
         root = session_on(model)
-        whole_step(model, what)
+        full_step(model, what)
         names = {row.name for row in root.stacks[0].program.attentions if row.subset is not None}
         assert len(names) == (0 if cached else 3)
 
 
-def test_explain_counts_what_is_thinned() -> None:
-    model = made(tiny("pixart").build)
+def test_explain_counts_the_keys_that_are_read() -> None:
+    model: Any = made(tiny("pixart").build)
     works = []
-    for thin in (True, False):
-        with tm.merged(model, tm.ToMA(thin_keys=thin, **DETAIL)) as handle:
+    for keys in ("merged", "all"):
+        with tm.merged(model, tm.ToMA(keys=keys, scope="site", **DETAIL)) as handle:  # type: ignore[arg-type]
             explanation = handle.explain(size=(128, 128))
         works.append(explanation.models[0].multiply_adds)
-        assert "at a whole step" in str(explanation)
-    thinner, whole = works
-    assert thinner.whole < whole.whole == whole.unmerged + whole.select
-    assert (thinner.steady, thinner.select) == (whole.steady, whole.select)
-    assert whole.average - thinner.average == pytest.approx((whole.whole - thinner.whole) / 2)
-
-
-def test_explain_counts_no_thinned_keys_where_projections_are_fused() -> None:
-    model: Any = made(tiny("sd15").build)
+        assert "at a full step" in str(explanation)
+    fewer, every = works
+    assert fewer.full - fewer.select < every.full - every.select == every.unmerged
+    model = made(tiny("sd15").build)
     model.fuse_qkv_projections()
-    works = []
-    for thin in (True, False):
-        with tm.merged(model, tm.ToMA(**{**DETAIL, "tile": (2, 2), "thin_keys": thin})) as handle:
-            report = handle.explain(size=(64, 64)).models[0]
-        assert {(stack.kept, stack.kept_keys) for stack in report.stacks} == {(32, 32), (8, 8)}
-        works.append(report.multiply_adds)
-    assert works[0] == works[1]
-
-
-def test_a_value_that_is_no_flag_is_refused() -> None:
-    with pytest.raises(ConfigError, match="thin_keys"):
-        tm.ToMA(thin_keys=0.5)  # type: ignore[arg-type]
+    with tm.merged(model, tm.ToMA(**DETAIL)) as handle:
+        fused_work = handle.explain(size=(64, 64)).models[0].multiply_adds
+    with tm.merged(made(tiny("sd15").build), tm.ToMA(**DETAIL)) as handle:
+        assert handle.explain(size=(64, 64)).models[0].multiply_adds.full < fused_work.full

@@ -1,0 +1,58 @@
+"""When denoising steps run full, so that the error which merging makes can be measured there and added back."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmerge.config.checks import check_whole
+from tokenmerge.config.ratio import is_number
+from tokenmerge.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class FullSteps:
+    """Runs some steps on all tokens and corrects the merged steps that follow.
+
+    A full step also runs merged on the same input. The difference is the merging error. It is stored and added back on
+    the merged steps that follow (`tokenmerge.engine.correction`). The first step of an image is always full. The
+    correction costs memory for about two outputs of each span of blocks.
+
+    Args:
+        every: int, default 6. Runs every this many steps full. A smaller number is slower and closer to the unmerged
+            image. Try 3 to 8 first.
+        within: float or None, default 0.35. Also runs a step full once this fraction of the noise has been removed
+            since the last full step, never two in a row. A smaller number is slower and closer to the unmerged image.
+            It matters below about 15 steps. None counts steps alone. Try 0.25 to 0.5 first.
+
+    >>> FullSteps(every=3)
+    FullSteps(every=3, within=0.35)
+    """
+
+    every: int = 6
+    within: float | None = 0.35
+
+    def __post_init__(self) -> None:
+        check_whole("every", self.every, least=2)
+        if self.within is not None and (not is_number(self.within) or not 0 < self.within <= 1):
+            raise ConfigError(
+                f"within is {self.within!r}: it is a fraction of the noise, a number above 0 and up to 1, such as "
+                f"0.35; or None."
+            )
+
+
+def read_correction(value: Any) -> FullSteps | None:
+    """A correction as configs keep it. JSON and the command line give its options as a dictionary."""
+    if value is None or isinstance(value, FullSteps):
+        return value
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"correction is {value!r}: it takes FullSteps(every=6, within=0.35), or None for no correction. On the "
+            f'command line write {{"every": 6}}.'
+        )
+    known = [field.name for field in dataclasses.fields(FullSteps)]
+    for name in value:
+        if name not in known:
+            raise ConfigError(f"correction has no option {name!r}: it has {' and '.join(known)}.")
+    return FullSteps(**value)

@@ -1,0 +1,35 @@
+"""What methods with tiles share."""
+
+from __future__ import annotations
+
+import math
+
+from tokenmerge.errors import ConfigError
+from tokenmerge.methods.interfaces import CannotMerge
+
+
+def tile_on(grid: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
+    """The tile with as many axes as the grid: a flat one is one frame deep; on an image a deep one has no frames.
+
+    Raises ConfigError if it is larger than the grid.
+
+    >>> tile_on((16, 32, 32), (4, 4)), tile_on((32, 32), (2, 4, 4))
+    ((1, 4, 4), (4, 4))
+    """
+    tile = (*[1] * (len(grid) - len(tile)), *tile)[-len(grid) :]
+    if any(side > length for side, length in zip(tile, grid, strict=True)):
+        raise ConfigError(
+            f"tile {by(tile)} is larger than the {by(grid)} grid of tokens: use a tile of at most {by(grid)}, or "
+            f"min_tokens={math.prod(grid) + 1} to leave that level alone."
+        )
+    return tile
+
+
+def refuse_white_mask(grid: tuple[int, ...], protected: tuple[int, ...]) -> None:
+    if len(protected) == math.prod(grid):
+        raise CannotMerge("keep is white everywhere here, so nothing is left to merge")
+
+
+def by(sides: tuple[int, ...]) -> str:
+    """The sides of a grid or a tile, as text."""
+    return " x ".join(map(str, sides))
