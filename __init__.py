@@ -12,4 +12,7 @@ except ModuleNotFoundError as error:
     sys.path.append(str(Path(__file__).parent / "src"))
     from tokenmerge.integrations.comfyui import comfy_entrypoint
 
-__all__ = ["comfy_entrypoint"]
+# For ComfyUI's page, from this file's folder.
+WEB_DIRECTORY = "src/tokenmerge/integrations/comfyui/web"
+
+__all__ = ["WEB_DIRECTORY", "comfy_entrypoint"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -10,7 +11,9 @@ import torch
 
 ROOT = Path(__file__).parents[3]
 COMFYUI = Path(sys.prefix) / "ComfyUI"
-FOLDERS = ("custom_nodes", "models/diffusion_models", "input", "output", "temp", "user")
+FOLDERS = ("custom_nodes", "models/diffusion_models", "input", "output", "temp", "user/default")
+# Of the page: no tour for new users, no map over the corner of the graph.
+SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Minimap.Visible": False, "Comfy.Graph.CanvasInfo": False}
 _LIBRARIES: list[torch.library.Library] = []  # what is defined lives as long as this does
 
 
@@ -20,6 +23,8 @@ def base_folder() -> Path:
     for folder in FOLDERS:
         (base / folder).mkdir(parents=True)
     (base / "custom_nodes" / "tokenmerge").symlink_to(ROOT, target_is_directory=True)
+    (base / "custom_nodes" / "testing_nodes").symlink_to(Path(__file__).parent / "testing_nodes")
+    (base / "user" / "default" / "comfy.settings.json").write_text(json.dumps(SETTINGS))
     return base
 
 

@@ -1,0 +1,67 @@
+"""ComfyUI's own server on loopback: the nodes over its HTTP API and in its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comfyui_page import MISSING, find_chromium, opened
+from comfyui_server import Server, running_server
+from workflows import node
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        yield running
+
+
+def workflow() -> dict[str, dict[str, Any]]:
+    sampler = {"seed": 1, "steps": 6, "cfg": 2.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0}
+    links = {"model": ["4", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["3", 0]}
+    return {
+        "1": node("TestSDXL"),
+        "2": node("TestText", seed=1),
+        "3": node("EmptyLatentImage", width=384, height=256, batch_size=1),
+        "4": node("TokenMerge", model=["1", 0], preset="balanced", start_percent=0.0, end_percent=1.0),
+        "5": node("KSampler", **sampler, **links),
+        "6": node("TokenMergeExplain", model=["4", 0], after=["5", 0]),
+        "7": node("TestDecode", samples=["5", 0]),
+        "8": node("PreviewImage", images=["7", 0]),
+    }
+
+
+def test_the_api_knows_the_nodes(server: Server) -> None:
+    known = server.get("/object_info/TokenMerge")["TokenMerge"]
+    assert known["python_module"] == "custom_nodes.tokenmerge"
+    assert known["input"]["required"]["preset"][1]["options"] == ["quality", "balanced", "fast"]
+
+
+def test_a_workflow_over_the_api(server: Server) -> None:
+    done = server.run(workflow())
+    assert done["status"]["status_str"] == "success"
+    assert "16 x 24" in done["outputs"]["6"]["text"][0]
+    assert done["outputs"]["8"]["images"]
+
+
+def test_wrong_settings_over_the_api(server: Server) -> None:
+    wrong = workflow()
+    wrong["4"]["inputs"] |= {"start_percent": 0.9, "end_percent": 0.2}
+    done = server.run(wrong)
+    assert done["status"]["status_str"] == "error"
+    [error] = [data for kind, data in done["status"]["messages"] if kind == "execution_error"]
+    assert error["node_type"] == "TokenMerge"
+    assert "start_percent is 0.9 and end_percent is 0.2" in error["exception_message"]
+
+
+@pytest.mark.skipif(find_chromium() is None, reason=MISSING)
+def test_the_page_runs_a_workflow_and_shows_the_explanation(server: Server, tmp_path: Path) -> None:
+    with opened(server.address) as page:
+        page.load(workflow())
+        shown = page.run()
+        page.screenshot(tmp_path / "page.png")
+    assert "ToMA" in shown or "TileMean" in shown
+    assert "16 x 24" in shown
+    assert (tmp_path / "page.png").stat().st_size > 20_000
