@@ -1,4 +1,4 @@
-"""Holds the simulator against published times: `python benchmarks/simulated/published.py` writes published.json beside it.
+"""Holds the simulator against published times; `python benchmarks/simulated/published.py` writes published.json.
 
 Published times are of whole pipelines, with text encoding and decoding; simulated ones are of the denoiser alone.
 """
