@@ -10,6 +10,7 @@ import torch
 from checks import SCOPES, TILES, close, key_lengths, since
 from identity import Identity
 from tiny_models import made, tiny
+from tiny_models.image_queries import qwen_image21, qwen_image21_inputs
 from tiny_models.single_stream import lumina2, lumina2_inputs, text_mask, z_image, z_image_inputs
 
 import tokenmerge as tm
@@ -86,3 +87,32 @@ def test_a_placement_joins_what_it_splits(starts: tuple[int, ...]) -> None:
     kept = torch.tensor([[0, 4], [5, 1]])
     indices = placement.indices(kept, 9)
     assert torch.equal(sequence[torch.arange(2)[:, None], indices[:, 3:]], grid[torch.arange(2)[:, None], kept])
+
+
+@since("0.42", "Qwen-Image 2.1")
+@every_scope
+@pytest.mark.parametrize("reference", [(), (4, 6)], ids=["alone", "edit"])
+def test_keys_from_a_cache_give_what_all_tokens_give(scope: Any, reference: Any) -> None:
+    """Qwen-Image 2.1 computes what stands before the image once, and takes its keys from a cache at later steps."""
+    from diffusers.models.transformers.transformer_qwenimage21 import QwenImage21KVCache
+
+    model, what = made(qwen_image21), tiny("qwen-image-2.1")
+    inputs = qwen_image21_inputs([1, 2], IMAGE, reference)
+    mask = torch.ones(2, inputs["encoder_hidden_states"].shape[1])
+    mask[1, 0] = 0  # the second text is shorter
+    inputs["encoder_hidden_states_mask"] = mask
+
+    def outputs(config: Any) -> list[torch.Tensor]:
+        cache = QwenImage21KVCache(num_layers=2)
+        with tm.merged(model, config):
+            full = what.run(model, inputs)[:, -64:]
+            what.run(model, {**inputs, "kv_cache": cache, "kv_cache_mode": "extract"})
+            cached = what.run(model, {**inputs, "kv_cache": cache, "kv_cache_mode": "cached"})
+        return [full, cached]
+
+    for config in (Identity(scope=scope, skip_blocks=0), dataclasses.replace(TILES, scope=scope)):
+        full, cached = outputs(config)
+        close(cached, full)
+    unmerged = what.run(model, inputs)[:, -64:]
+    assert (full - unmerged).abs().max() > 1e-3
+    close(outputs(Identity(scope=scope, skip_blocks=0))[0], unmerged)

@@ -122,8 +122,17 @@ class AttentionHook:
         mask: Tensor | None = None,
         asked: Asked | None = None,
     ) -> None:
-        length = sum(self._other_keys(row, args, kwargs)) + row.given
-        self._inner = InnerAttention(self._argument.given(args, kwargs), length, read, mask, asked)
+        before, behind = self._other_keys(row, args, kwargs)
+        self._inner = InnerAttention(
+            self._argument.given(args, kwargs),
+            before + row.given + behind,
+            read,
+            mask,
+            asked,
+            before=before,
+            alone=row.given + row.trailing,
+            cached=row.part.cached_keys,
+        )
         self._inner.enter()
 
     def _read(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> Tensor | None:

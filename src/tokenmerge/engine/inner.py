@@ -30,6 +30,8 @@ class Asked:
 class InnerAttention(TorchFunctionMode):
     """While it is entered, the next self-attention of `length` tokens reads some of them, by weights of ours.
 
+    Its queries may be those of `alone` tokens behind the first `before`, which others do not ask.
+
     Leaving out keys or queries here, after all that a model does to each of them, its positions too, is the same as
     leaving out the tokens they are made of.
 
@@ -45,6 +47,9 @@ class InnerAttention(TorchFunctionMode):
         read: Tensor | None,
         weights: Tensor | None,
         asked: Asked | None = None,
+        before: int = 0,
+        alone: int = 0,
+        cached: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         # Compiled code cannot hold weak references, and needs none: what is compiled is what runs.
@@ -53,6 +58,8 @@ class InnerAttention(TorchFunctionMode):
         self.read = read  # (B, K) which keys are read; None: all
         self.weights = weights  # (B, 1, 1, K) to be added to logits; None: none
         self.asked = asked  # None: every query, for its answer as it is
+        self.before, self.alone = before, alone
+        self.cached = cached  # keys of a cache may stand before those of the tokens
         self.used = False
 
     def enter(self) -> None:
@@ -78,14 +85,16 @@ class InnerAttention(TorchFunctionMode):
         if func is ATTENTION:
             kwargs.update(zip(NAMES, args, strict=False))
             args = ()
-            lengths = {kwargs[name].shape[-2] for name in ("query", "key")}
-            if lengths == {self.length} and self._is_running:
+            if self._is_meant(kwargs["query"].shape[-2], kwargs["key"].shape[-2]) and self._is_running:
                 self.used = True
                 return self._attended(**kwargs)
         if func is Tensor.unflatten:
             # It asks its super(), which torch.compile cannot follow from here; this is the same without.
             return torch.unflatten(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _is_meant(self, queries: int, keys: int) -> bool:
+        return queries in (self.length, self.alone) and (keys == self.length or (self.cached and keys > self.length))
 
     @property
     def _is_running(self) -> bool:
@@ -95,29 +104,50 @@ class InnerAttention(TorchFunctionMode):
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **how: Any
     ) -> Tensor:
         """(B, H, L, D): the attention, over keys that are read, of queries that are asked."""
-        mask = self._mask(attn_mask)
-        if self.read is not None:
-            key, value = _at(key, self.read), _at(value, self.read)
+        read, weights = self._behind_cache(key.shape[-2] - self.length)
+        asked = self._asked_of(query.shape[-2])
+        mask = _mask(attn_mask, weights, read, asked)
+        if read is not None:
+            key, value = _at(key, read), _at(value, read)
         if self.asked is None:
             return ATTENTION(query, key, value, attn_mask=mask, **how)
-        if self.asked.queries is not None:
-            query = _at(query, self.asked.queries)
+        if asked is not None:
+            query = _at(query, asked)
         answers = ATTENTION(query, key, value, attn_mask=mask, **how)
         return _in_heads(self.asked.answered(answers.transpose(1, 2).flatten(2)), answers.shape[1])
 
-    def _mask(self, own: Tensor | None) -> Tensor | None:
-        """The attention's own mask, for the queries that are asked and over the keys that are read, and the weights."""
-        if own is not None:
-            own = own[(None,) * (4 - own.dim())]
-            if self.asked is not None and self.asked.queries is not None and own.shape[-2] > 1:
-                own = torch.take_along_dim(own, self.asked.queries[:, None, :, None], dim=-2)
-            if self.read is not None:
-                own = torch.take_along_dim(own, self.read[:, None, None], dim=-1)
-        if own is None or self.weights is None:
-            return self.weights if own is None else own
-        if own.dtype == torch.bool:
-            return self.weights.masked_fill(~own, -math.inf)
-        return self.weights + own
+    def _behind_cache(self, cached: int) -> tuple[Tensor | None, Tensor | None]:
+        """Which keys are read, and their weights, if so many from a cache stand before them: those are all read."""
+        read, weights = self.read, self.weights
+        if cached and read is not None:
+            every = torch.arange(cached, device=read.device).expand(read.shape[0], -1)
+            read = torch.cat([every, read + cached], dim=1)
+        if cached and weights is not None:
+            weights = functional.pad(weights, (cached, 0))
+        return read, weights
+
+    def _asked_of(self, queries: int) -> Tensor | None:
+        """(B, Q) which queries are asked, among those that there are; None: all."""
+        asked = None if self.asked is None else self.asked.queries
+        if asked is None or queries == self.length:
+            return asked
+        count = asked.shape[1] - (self.length - self.alone)
+        return asked[:, self.before : self.before + count] - self.before
+
+
+def _mask(own: Tensor | None, weights: Tensor | None, read: Tensor | None, asked: Tensor | None) -> Tensor | None:
+    """The attention's own mask, for the queries that are asked and over the keys that are read, and the weights."""
+    if own is not None:
+        own = own[:, None, None] if own.dim() == 2 else own[(None,) * (4 - own.dim())]
+        if asked is not None and own.shape[-2] > 1:
+            own = torch.take_along_dim(own, asked[:, None, :, None], dim=-2)
+        if read is not None:
+            own = torch.take_along_dim(own, read[:, None, None], dim=-1)
+    if own is None or weights is None:
+        return weights if own is None else own
+    if own.dtype == torch.bool:
+        return weights.masked_fill(~own, -math.inf)
+    return weights + own
 
 
 def _at(heads: Tensor, indices: Tensor) -> Tensor:

@@ -35,10 +35,13 @@ from tokenmerge.models.ltx import LTXFamily
 from tokenmerge.models.ltx2 import LTX2Family
 from tokenmerge.models.lumina2 import Lumina2Family
 from tokenmerge.models.mochi import MochiFamily
+from tokenmerge.models.nucleus import NucleusFamily
 from tokenmerge.models.omnigen import OmniGenFamily
 from tokenmerge.models.ovis_image import OvisImageFamily
 from tokenmerge.models.pixart import PixArtFamily
+from tokenmerge.models.prx import PRXFamily
 from tokenmerge.models.qwen_image import QwenImageFamily
+from tokenmerge.models.qwen_image21 import QwenImage21Family
 from tokenmerge.models.sana import SanaFamily
 from tokenmerge.models.sd3 import SD3Family
 from tokenmerge.models.unet import UNetFamily
@@ -94,6 +97,9 @@ FAMILIES: list[Family] = [
     SkyReelsFamily(),
     WanAnimateFamily(),
     WanVACEFamily(),
+    NucleusFamily(),
+    PRXFamily(),
+    QwenImage21Family(),
 ]
 
 # Models that people ask for and that do not fit: class name -> (name, reason).

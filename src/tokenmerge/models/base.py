@@ -37,6 +37,7 @@ class Part:
     # `mask_argument`; "inside" takes none, but calls scaled_dot_product_attention, which is given one; "none" neither.
     mask: Literal["none", "3d", "4d", "inside"] = "none"
     mask_argument: str = "attention_mask"
+    cached_keys: bool = False  # keys of what stands before its tokens may come from a cache that the model keeps
     text_mask: bool = False  # the mask that it is given is over text alone; it adds the image's itself
     # The attention's argument for tokens that are not among its first: keys for `own_keys`, text in joint attention.
     context_argument: str = "encoder_hidden_states"

@@ -239,4 +239,13 @@ IMAGE_MODELS: dict[str, Architecture] = {
             "max_resolution": (128, 128),
         },
     ),
+    "qwen-image-2.1": Architecture("Qwen-Image 2.1", "QwenImage21Transformer2DModel", 1024, {"num_layers": 32}, LAYERS),
+    "prx": Architecture("PRX 1.2B", "PRXTransformer2DModel", 512, {"depth": 16}, ("depth",)),
+    "nucleus-image": Architecture(
+        "Nucleus-Image, of diffusers' default size",
+        "NucleusMoEImageTransformer2DModel",
+        1024,
+        {"num_layers": 24, "out_channels": 16},
+        LAYERS,
+    ),
 }

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from tokenmerge.models.arguments import argument_names
 from tokenmerge.models.base import (
-    Block,
     Call,
     Family,
     Part,
@@ -21,29 +20,33 @@ from tokenmerge.models.base import (
     rows_at,
     signature_of,
 )
+from tokenmerge.models.builders import blocks_of
 
+
+def _image_rows_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    image, text = embedding
+    return rows_at(image, places, tokens), text
+
+
+ROTARY = Rotary("image_rotary_emb", _image_rows_at)
 PARTS = (Part(("self",), "attn", mask="inside", text="first"), Part(("mlp",), "img_mlp"))
 
 
 class QwenImageFamily(Family):
     """One stack of joint blocks. The image being made comes first; images to edit follow and are never merged."""
 
-    name = "Qwen-Image"
+    name = "Qwen-Image (and Edit, Layered)"
     class_name = "QwenImageTransformer2DModel"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        rotary = Rotary("image_rotary_emb", _image_rows_at)
-        blocks = tuple(
-            Block(f"transformer_blocks.{index}", module, PARTS, output=1, rotary=rotary)
-            for index, module in enumerate(model.transformer_blocks)  # type: ignore[arg-type]
-        )
+        blocks = blocks_of(model, "transformer_blocks", PARTS, output=1, rotary=ROTARY)
         two_times = "this model treats tokens of the image and of references by their place"
         return [
             Stack(
                 "transformer_blocks",
                 "transformer_blocks",
                 model,
-                _grid,
+                grid_of_shapes,
                 blocks,
                 trailing=_references,
                 fixed_order=two_times if getattr(model, "zero_cond_t", False) else "",
@@ -54,7 +57,7 @@ class QwenImageFamily(Family):
         hidden = kwargs["hidden_states"]
         return Call(
             timestep=kwargs.get("timestep"),
-            signature=(signature_of(hidden), _grid(args, kwargs)),
+            signature=(signature_of(hidden), grid_of_shapes(args, kwargs)),
             interleaved=kwargs.get("controlnet_block_samples") is not None,
         )
 
@@ -73,12 +76,7 @@ class QwenImageFamily(Family):
         return {**inputs, "txt_seq_lens": [512] * batch} if "txt_seq_lens" in argument_names(model) else inputs
 
 
-def _image_rows_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    image, text = embedding
-    return rows_at(image, places, tokens), text
-
-
-def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+def grid_of_shapes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     shape = kwargs["img_shapes"][0]
     frames, rows, columns = shape if isinstance(shape[0], int) else shape[0]
     return (rows, columns) if frames == 1 else (frames, rows, columns)
@@ -86,4 +84,4 @@ def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     tokens: int = kwargs["hidden_states"].shape[1]
-    return tokens - math.prod(_grid(args, kwargs))
+    return tokens - math.prod(grid_of_shapes(args, kwargs))

@@ -37,6 +37,14 @@ from tiny_models.frames_as_samples import (
     text_to_video,
     video_unet_inputs,
 )
+from tiny_models.image_queries import (
+    nucleus,
+    nucleus_inputs,
+    prx,
+    prx_inputs,
+    qwen_image21,
+    qwen_image21_inputs,
+)
 from tiny_models.joint_attention import (
     auraflow,
     auraflow_inputs,
@@ -168,6 +176,9 @@ ALL_TINY_MODELS = [
     TinyModel("omnigen", omnigen, omnigen_inputs, text=5, timestep_rises=True, since="0.42"),
     TinyModel("ernie-image", ernie_image, ernie_image_inputs, text=5, since="0.42"),
     TinyModel("hidream", hidream, hidream_inputs, text=11, square=True, timestep="timesteps", since="0.42"),
+    TinyModel("prx", prx, prx_inputs, text=5, since="0.42"),
+    TinyModel("nucleus", nucleus, nucleus_inputs, text=5, since="0.42"),
+    TinyModel("qwen-image-2.1", qwen_image21, qwen_image21_inputs, text=3, even=True, since="0.42"),
     TinyModel("hunyuan-dit", hunyuan_dit, hunyuan_dit_inputs, scopes=("site",), since="0.42"),
     TinyModel("cogvideox", cogvideox, cogvideox_inputs, text=5, video=True, since="0.42"),
     TinyModel("consisid", consisid, cogvideox_inputs, text=5, video=True, since="0.42"),

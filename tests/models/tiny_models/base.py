@@ -35,6 +35,7 @@ class TinyModel:
     read_elsewhere: tuple[str, ...] = ()  # scopes in which attention that no part holds reads all of its tokens
     makes_tokens: tuple[str, ...] = ()  # modules that give the tokens of the grid, by the last part of their names
     makes_positions: tuple[str, ...] = ()  # modules that give rotary embeddings, one row a token
+    even: bool = False  # the model itself takes images alone whose sides are even
     square: bool = False  # the model itself takes square images alone
     timestep: str = "timestep"  # the argument that tells the step
     timestep_rises: bool = False
@@ -42,6 +43,8 @@ class TinyModel:
 
     def grid(self, height: int, width: int) -> Grid:
         width = height if self.square else width
+        if self.even:
+            height, width = height + height % 2, width + width % 2
         return (2, height, width) if self.video else (height, width)
 
     def call(self, model: nn.Module, seeds: Sequence[int], grid: Grid, timestep: float = 0.5, **more: Any) -> Tensor:
