@@ -2,6 +2,7 @@
 
 from tokenmerge.api import Handle, apply, merged, remove
 from tokenmerge.autotune.break_even import worthwhile
+from tokenmerge.autotune.compare import compare
 from tokenmerge.autotune.tune import tune
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.correction import FullSteps
@@ -34,6 +35,7 @@ __all__ = [
     "ToMeSD",
     "TokenMergeError",
     "apply",
+    "compare",
     "merged",
     "preset",
     "register_family",

@@ -7,24 +7,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tabulate import tabulate
 
-from tokenmerge.api import apply, denoisers_of, merged
+from tokenmerge.api import merged
+from tokenmerge.autotune.generator import Generate, Generator, generator_of
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.correction import FullSteps
 from tokenmerge.config.ratio import is_number, ratio_text
-from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError, UnsupportedModelError
+from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError
 from tokenmerge.methods.sampled_keys import SampledKeys
 from tokenmerge.methods.tile_mean import TileMean
 from tokenmerge.methods.toma import ToMA
-from tokenmerge.runtime.fidelity import PSNR_OF_EQUAL_IMAGES, fidelity
+from tokenmerge.runtime.fidelity import PSNR_OF_EQUAL_IMAGES, psnr_of
 from tokenmerge.runtime.files import write_json
-from tokenmerge.runtime.generation import generate
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 RATIOS = (0.75, 0.5, 0.25)
 TILES = (4, 2)
@@ -95,11 +92,12 @@ class Tuned:
 
 def tune(
     pipe: Any,
-    prompts: Sequence[str],
+    prompts: Sequence[Any],
     min_psnr: float = 30.0,
     *,
     seeds: Sequence[int] = (0,),
     candidates: Sequence[MergeConfig] | None = None,
+    generate: Generate | None = None,
     progress: bool = True,
     **options: Any,
 ) -> Tuned:
@@ -108,6 +106,8 @@ def tune(
     min_psnr: decibels to the unmerged image, on average over prompts and seeds. At 30 differences show side by side; at
         40 they hardly do.
     candidates: configs to choose from; None takes a ladder of TileMean, ToMA and SampledKeys that fits the model.
+    generate: a function (prompt, seed, **options) that generates with the model `pipe` and returns an image, an array
+        or a tensor: for models that have no pipeline. Prompts are then whatever it takes, such as labels or None.
     options: anything the pipeline's call takes, such as num_inference_steps, width, height and guidance_scale.
 
     >>> found = tune(pipe, ["red apple", "old boat"], min_psnr=32, num_inference_steps=20)  # doctest: +SKIP
@@ -117,15 +117,16 @@ def tune(
     if not is_number(min_psnr) or not 0 < min_psnr < PSNR_OF_EQUAL_IMAGES:
         raise ConfigError(f"min_psnr is {min_psnr!r}: it takes decibels above 0 and below 100, such as 30.")
     tried: list[Trial] = []
-    with _quiet(pipe), _bar(progress) as bar:
-        ladder = _ladder(pipe, candidates, options, bar)
+    generator = generator_of(pipe, generate, options)
+    with generator.quiet(), _bar(progress) as bar:
+        generator.warm_up(*pairs[0])
+        ladder = _ladder(pipe, candidates, generator, bar)
         bar.reset(len(pairs) * (1 + len(ladder)))
         bar.set_description("unmerged")
-        generate(pipe, *pairs[0], **{**options, "num_inference_steps": 1})  # the first call finds everything cold
-        unmerged = [_timed(pipe, pair, options, bar) for pair in pairs]
+        unmerged = [_timed(generator, pair, bar) for pair in pairs]
         for config, work in ladder:
             bar.set_description(_short(config))
-            trial = _try(pipe, config, work, pairs, options, [image for image, _ in unmerged], bar)
+            trial = _try(pipe, config, work, pairs, generator, [image for image, _ in unmerged], bar)
             if trial is None:
                 continue
             tried.append(trial)
@@ -175,10 +176,10 @@ def table_of(trials: Sequence[Trial], min_psnr: float) -> str:
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
 
 
-Pair = tuple[str, int]
+Pair = tuple[Any, int]
 
 
-def _pairs(prompts: Sequence[str], seeds: Sequence[int]) -> list[Pair]:
+def _pairs(prompts: Sequence[Any], seeds: Sequence[int]) -> list[Pair]:
     if isinstance(prompts, str):
         prompts = [prompts]
     pairs = [(prompt, seed) for prompt in prompts for seed in seeds]
@@ -188,7 +189,7 @@ def _pairs(prompts: Sequence[str], seeds: Sequence[int]) -> list[Pair]:
 
 
 def _ladder(
-    pipe: Any, candidates: Sequence[MergeConfig] | None, options: dict[str, Any], bar: Any
+    pipe: Any, candidates: Sequence[MergeConfig] | None, generator: Generator, bar: Any
 ) -> list[tuple[MergeConfig, float]]:
     """Configs with the share of work they leave, the least first."""
     given = candidates is not None
@@ -199,7 +200,7 @@ def _ladder(
     for config in configs:
         bar.update()
         try:
-            ladder.append((config, _work(pipe, config, options)))
+            ladder.append((config, _work(pipe, config, generator)))
         except (ConfigError, NothingMergedError):
             # A ladder for every model has rungs that do not fit this one; a rung of the user's own has to.
             if given:
@@ -211,48 +212,35 @@ def _ladder(
     return sorted(ladder, key=lambda rung: rung[1])
 
 
-def _work(pipe: Any, config: MergeConfig, options: dict[str, Any]) -> float:
-    size = (options["height"], options["width"]) if "height" in options and "width" in options else None
-    steps = options.get("num_inference_steps")
-    handle = apply(pipe, config)
-    try:
-        counted = [model.multiply_adds for model in handle.explain(size=size, steps=steps).models]
-    finally:
-        handle.remove()
-    return sum(work.average for work in counted) / sum(work.unmerged for work in counted)
+def _work(pipe: Any, config: MergeConfig, generator: Generator) -> float:
+    with merged(pipe, config) as handle:
+        return generator.work(handle)
 
 
 def _try(
-    pipe: Any, config: MergeConfig, work: float, pairs: list[Pair], options: Any, unmerged: list[Image], bar: Any
+    pipe: Any,
+    config: MergeConfig,
+    work: float,
+    pairs: list[Pair],
+    generator: Generator,
+    unmerged: list[Any],
+    bar: Any,
 ) -> Trial | None:
     """A config on every pair; None if the images have so few steps that all of them run full."""
     trial = Trial(config, work)
     with merged(pipe, config) as handle:
         for pair, image in zip(pairs, unmerged, strict=True):
             handle.reset()
-            made, seconds = _timed(pipe, pair, options, bar)
-            trial.psnr.append(fidelity(image, made).finite_psnr)
+            made, seconds = _timed(generator, pair, bar)
+            trial.psnr.append(psnr_of(image, made))
             trial.seconds.append(seconds)
         return trial if any(session.merged_calls for session in handle._sessions) else None
 
 
-def _timed(pipe: Any, pair: Pair, options: dict[str, Any], bar: Any) -> tuple[Image, float]:
-    made = generate(pipe, *pair, **options)
+def _timed(generator: Generator, pair: Pair, bar: Any) -> tuple[Any, float]:
+    made = generator.timed(*pair)
     bar.update()
     return made
-
-
-@contextmanager
-def _quiet(pipe: Any) -> Iterator[None]:
-    """One bar is enough: the pipeline's own is put back as it was."""
-    denoisers_of(pipe)  # says in a sentence what is neither a pipeline nor a model
-    if not hasattr(pipe, "set_progress_bar_config"):
-        raise UnsupportedModelError(f"{type(pipe).__name__} generates no images by itself: give the pipeline it is in.")
-    before = getattr(pipe, "_progress_bar_config", None)
-    try:
-        yield
-    finally:
-        pipe.set_progress_bar_config(**(before or {}))
 
 
 @contextmanager

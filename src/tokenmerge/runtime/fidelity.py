@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,6 +38,18 @@ def fidelity(unmerged: Image, merged: Image) -> Fidelity:
     before, after = pixels_of(unmerged), pixels_of(merged)
     error = mse(before, after)
     return Fidelity(identical=error == 0, psnr=_decibels(error) if error else None, ssim=ssim(before, after))
+
+
+def psnr_of(unmerged: Any, made: Any) -> float:
+    """Decibels between two outputs, at most 100: images by their 8-bit values, arrays and tensors by their range."""
+    if hasattr(unmerged, "convert") and hasattr(made, "convert"):
+        return fidelity(unmerged, made).finite_psnr
+    before, after = (torch.as_tensor(output).detach().double().cpu() for output in (unmerged, made))
+    error = float((before - after).square().mean())
+    peak = float(before.max() - before.min())
+    if error == 0 or peak == 0:
+        return PSNR_OF_EQUAL_IMAGES if error == 0 else 0.0
+    return min(10 * math.log10(peak**2 / error), PSNR_OF_EQUAL_IMAGES)
 
 
 def pixels_of(image: Image) -> Tensor:

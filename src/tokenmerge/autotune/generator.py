@@ -1,0 +1,114 @@
+"""What makes images for tune and compare: a pipeline, or a function of the user's own around any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tokenmerge.api import Handle, denoisers_of
+from tokenmerge.engine.arguments import shapes_of_call
+from tokenmerge.errors import ConfigError, UnsupportedModelError
+from tokenmerge.models import family_of
+from tokenmerge.models.arguments import argument_names
+from tokenmerge.runtime.generation import generate
+from tokenmerge.runtime.timing import Clock
+
+# (prompt, seed, **options) -> an image, an array or a tensor. The prompt may be anything: a label, or None.
+Generate = Callable[..., Any]
+
+
+class PipelineGenerator:
+    """A diffusers pipeline."""
+
+    def __init__(self, pipe: Any, options: dict[str, Any]) -> None:
+        denoisers_of(pipe)  # says in a sentence what is neither a pipeline nor a model
+        if not hasattr(pipe, "set_progress_bar_config"):
+            raise UnsupportedModelError(
+                f"{type(pipe).__name__} generates no images by itself: give the pipeline it is in, or generate=, a "
+                f"function of a prompt and a seed that returns an image or a tensor."
+            )
+        self.pipe, self.options = pipe, options
+
+    def warm_up(self, prompt: Any, seed: int) -> None:
+        """The first call finds everything cold."""
+        generate(self.pipe, prompt, seed, **{**self.options, "num_inference_steps": 1})
+
+    def timed(self, prompt: Any, seed: int) -> tuple[Any, float]:
+        return generate(self.pipe, prompt, seed, **self.options)
+
+    def work(self, handle: Handle) -> float:
+        """Multiply-adds with what is applied, as a share of those without."""
+        known = "height" in self.options and "width" in self.options
+        size = (self.options["height"], self.options["width"]) if known else None
+        return share_of_work(handle, size, self.options.get("num_inference_steps"))
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """One bar is enough: the pipeline's own is put back as it was."""
+        before = getattr(self.pipe, "_progress_bar_config", None)
+        try:
+            yield
+        finally:
+            self.pipe.set_progress_bar_config(**(before or {}))
+
+
+class FunctionGenerator:
+    """A function that generates with a model of any kind, unmerged or merged, as the model is at the moment."""
+
+    def __init__(self, model: Any, function: Generate, options: dict[str, Any]) -> None:
+        if not callable(function):
+            raise ConfigError(
+                f"generate is {function!r}: it takes a function of a prompt and a seed that returns an image, an array "
+                f"or a tensor."
+            )
+        self.models, self.function, self.options = denoisers_of(model), function, options
+        self._clock = Clock(next(self.models[0].parameters()).device)
+        self._calls: list[list[Any]] = [[] for _ in self.models]  # of one generation
+
+    def warm_up(self, prompt: Any, seed: int) -> None:
+        """Generate once, and take note of how the models are called."""
+        handles = []
+        for model, calls in zip(self.models, self._calls, strict=True):
+            family = family_of(model)
+            known = argument_names(model), family.positions, family.timestep
+
+            def note(module: Any, args: Any, kwargs: Any, calls: Any = calls, known: Any = known) -> None:
+                calls.append(shapes_of_call(*known, args, kwargs))
+
+            handles.append(model.register_forward_pre_hook(note, with_kwargs=True))
+        try:
+            self.function(prompt, seed, **self.options)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if not any(self._calls):
+            raise ConfigError("generate never called the model that is to be merged: give the model that it uses.")
+
+    def timed(self, prompt: Any, seed: int) -> tuple[Any, float]:
+        made, seconds = self._clock.timed(lambda: self.function(prompt, seed, **self.options))
+        return made, seconds
+
+    def work(self, handle: Handle) -> float:
+        for session, calls in zip(handle._sessions, self._calls, strict=True):
+            session.last_call = calls[0] if calls else None
+        return share_of_work(handle, None, max(map(len, self._calls)))
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        yield
+
+
+Generator = PipelineGenerator | FunctionGenerator
+
+
+def generator_of(pipe: Any, function: Generate | None, options: dict[str, Any]) -> Generator:
+    return PipelineGenerator(pipe, options) if function is None else FunctionGenerator(pipe, function, options)
+
+
+def share_of_work(handle: Handle, size: tuple[int, int] | None, steps: int | None) -> float:
+    with torch.no_grad():
+        counted = [model.multiply_adds for model in handle.explain(size=size, steps=steps).models]
+    return sum(work.average for work in counted) / sum(work.unmerged for work in counted)
