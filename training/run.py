@@ -27,20 +27,46 @@ class Average:
         torch._foreach_lerp_(list(self.weights.values()), live, 1 - keep)
 
 
+MATRIX_RATE = 3.0  # Muon's rate relative to AdamW's; its steps are scaled to the size of AdamW's
+
+
+def build_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside a transformer's blocks, which then learn from fewer samples; AdamW for the rest.
+
+    The modulation of the blocks is left to AdamW: it starts at zero, and it has one input a sample, not one a token.
+    """
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    blocks = ("transformer.transformer_blocks.", "transformer.single_transformer_blocks.")
+    matrices = {name for name, p in trained.items() if name.startswith(blocks) and p.ndim == 2 and ".norm" not in name}
+    others = [p for name, p in trained.items() if name not in matrices]
+    adam = torch.optim.AdamW(others, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
+    if not matrices:
+        return [adam]
+    muon = torch.optim.Muon(
+        [p for name, p in trained.items() if name in matrices],
+        lr=1e-3,
+        weight_decay=0.01,
+        momentum=0.95,
+        ns_steps=4,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return [adam, muon]
+
+
 class Run:
     """One training run; `load` and `save` make it survive an interruption at any moment."""
 
     def __init__(self, model: nn.Module, path: Path, average_decay: float) -> None:
         self.model, self.path = model, path
-        self.optimizer = torch.optim.AdamW(
-            [p for p in model.parameters() if p.requires_grad],
-            lr=1e-3,
-            betas=(0.9, 0.99),
-            weight_decay=0.01,
-            fused=True,
-        )
+        self.optimizers = build_optimizers(model)
         self.average = Average(model, average_decay)
         self.done: dict[str, Any] = {"step": 0, "samples": 0, "core_seconds": 0.0, "at_size": {}}
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next step."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (MATRIX_RATE if isinstance(optimizer, torch.optim.Muon) else 1.0)
 
     def load(self) -> None:
         """Go on from the file, if there is one."""
@@ -48,7 +74,8 @@ class Run:
             return
         state = torch.load(self.path, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(self.optimizers, state.get("optimizers", ()), strict=False):
+            optimizer.load_state_dict(kept)
         self.average.weights = state["average"]
         self.done = state["done"]
 
@@ -57,7 +84,7 @@ class Run:
         state = {
             "model": self.model.state_dict(),
             "average": self.average.weights,
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "done": self.done,
         }
         partial = self.path.with_suffix(".partial")

@@ -13,6 +13,7 @@ from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 from training.pictures import tokenize
+from training.quick import quick_operations
 from training.recipes import RECIPES
 
 BATCH = 8  # captions at once; more need memory and are no faster
@@ -37,9 +38,10 @@ def to_images(autoencoder: PatchAutoencoder, latents: Tensor) -> list[Image.Imag
 
 
 class Sampler:
-    """A checkpoint that generates images; `done` says how far its training was."""
+    """A checkpoint that generates images; `done` says how far its training was. `half` computes in bfloat16."""
 
-    def __init__(self, work: Path, name: str) -> None:
+    def __init__(self, work: Path, name: str, half: bool = False) -> None:
+        self.half = half
         self.model, self.tokenizer, self.done = load_averaged(work, name)
         self.autoencoder = PatchAutoencoder.from_pretrained(work / RECIPES[name].autoencoder)
 
@@ -60,5 +62,7 @@ class Sampler:
             text = tokenize(self.tokenizer, captions[start : start + BATCH])
             seeds = [first_seed + (0 if same_noise else start + row) for row in range(len(text))]
             noise = torch.cat([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
-            images += to_images(self.autoencoder, self.model.sample(noise, text, nothing, steps, guidance))
+            with quick_operations(self.half):
+                latents = self.model.sample(noise, text, nothing, steps, guidance)
+            images += to_images(self.autoencoder, latents.float())
         return images

@@ -1,4 +1,4 @@
-"""Generates the sample sheet: 24 fixed captions, fixed seed, six in a row.
+"""Generates the sample sheet: 24 fixed captions (30 for four steps), fixed seed, six in a row.
 
 python -m training.sheet emoji-sd --work DIR --size 256 sheet.png
 """
@@ -19,12 +19,14 @@ SHEET_CAPTIONS = (
     "panda", "cactus", "hamburger", "airplane", "crown", "christmas tree",
     "fox", "banana", "alarm clock", "ghost", "strawberry", "sailboat",
 )  # fmt: skip
+SIX_MORE_CAPTIONS = ("cherries", "pear", "dog face", "star", "light bulb", "snowman")
 PHOTO_SHEET_CAPTIONS = (
     "granny smith apples", "red delicious apples", "bananas", "lemons", "limes", "oranges",
     "kiwis", "mangoes", "watermelons", "cantaloupe melons", "pineapples", "pomegranates",
     "plums", "avocados", "conference pears", "carrots", "cucumbers", "aubergines",
     "red bell peppers", "yellow bell peppers", "vine tomatoes", "garlic", "brown cap mushrooms", "sweet potatoes",
 )  # fmt: skip
+SHEETS = {"photo-flux": PHOTO_SHEET_CAPTIONS, "emoji-sd-4": SHEET_CAPTIONS + SIX_MORE_CAPTIONS}
 COLUMNS, LABEL = 6, 18
 
 
@@ -49,10 +51,11 @@ def main() -> None:
     parser.add_argument("--guidance", type=float, default=3.0, help="classifier-free guidance")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise")
     parser.add_argument("--varied", action="store_true", help="other noise for every caption")
+    parser.add_argument("--half", action="store_true", help="compute in bfloat16, for CPUs that have it")
     parser.add_argument("output", type=Path, help="PNG to write")
     args = parser.parse_args()
-    captions = list(PHOTO_SHEET_CAPTIONS if args.model == "photo-flux" else SHEET_CAPTIONS)
-    sampler = Sampler(args.work, args.model)
+    captions = list(SHEETS.get(args.model, SHEET_CAPTIONS))
+    sampler = Sampler(args.work, args.model, args.half)
     images = sampler.generate(captions, args.size, args.steps, args.guidance, args.seed, same_noise=not args.varied)
     draw_sheet(images, captions).save(args.output)
     done = sampler.done

@@ -28,15 +28,18 @@ import torch
 from torch import Tensor, nn
 
 import tokenmerge
+from tokenmerge.zoo import folder_of
 from training.courtesy import Courtesy
 from training.data import work_parser
 from training.emoji_sd import EmojiSD
+from training.package import take_over_files, take_over_weights
 from training.photographs import TOKEN
+from training.quick import quick_operations
 from training.recipes import RECIPES
 from training.run import Run
 
-WARMUP_STEPS = 100
-LOG_STEPS = 100
+WARMUP_STEPS = 20
+LOG_STEPS = 50
 PAUSE_SECONDS = 2.0
 MERGED_SIZE = 512
 MERGED_TOKENS = 1024  # levels with fewer are cheap as they are
@@ -96,15 +99,15 @@ def merging(model: nn.Module, ratio: float | None, size: int) -> AbstractContext
 
 def step(args: argparse.Namespace, run: Run, pictures: Batches, size: int, rate: float) -> float:
     """One optimiser step; returns the loss."""
-    for group in run.optimizer.param_groups:
-        group["lr"] = rate
+    run.set_rate(rate)
     samples = batch_size(args, size)
-    with merging(run.model, args.merge, size):
+    with merging(run.model, args.merge, size), quick_operations(args.half):
         loss = run.model.loss(*pictures.batch(samples), args.bias)  # type: ignore[operator]
     loss.backward()
     nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
-    run.optimizer.step()
-    run.optimizer.zero_grad()
+    for optimizer in run.optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
     run.done["step"] += 1
     run.done["samples"] += samples
     run.average.update(run.done["step"])
@@ -116,10 +119,14 @@ def train(args: argparse.Namespace, run: Run, pictures: dict[int, Batches]) -> b
     done, courtesy, first_step = run.done, Courtesy(), run.done["step"]
     losses: dict[int, list[float]] = {size: [] for size in args.size}
     at_size = done["at_size"] = dict.fromkeys(args.size, 0) | done["at_size"]
-    saved, spent = time.monotonic(), time.process_time()
+    began = saved = time.monotonic()
+    spent = time.process_time()
     with stop_requests() as stopping:
-        while at_size[args.size[0]] < args.samples and not stopping:
-            rate = learning_rate(args.lr, done["step"] - first_step, at_size[args.size[0]] / args.samples, args.decay)
+        while not stopping:
+            fraction = max(at_size[args.size[0]] / args.samples, (time.monotonic() - began) / 60 / args.minutes)
+            if fraction >= 1:
+                break
+            rate = learning_rate(args.lr, done["step"] - first_step, fraction, args.decay)
             size = random.choice(args.size)
             losses[size].append(step(args, run, pictures[size], size, rate))
             at_size[size] += batch_size(args, size)
@@ -152,6 +159,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("model", choices=list(RECIPES))
     parser.add_argument("--size", type=int, nargs="+", required=True, choices=[64, 128, 256, 512], help="pixels a side")
     parser.add_argument("--samples", type=int, required=True, help="samples at the first size, over all runs")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end this run then, with the rate fallen")
     parser.add_argument("--pictures", type=int, default=None, help="only the first so many of captions.txt")
     parser.add_argument("--levels", type=int, choices=[2, 3, 4], help="only so many inner levels of emoji-sd's UNet")
     parser.add_argument("--batch", type=int, default=16, help="samples a step")
@@ -162,6 +170,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--merge", type=float, default=None, help="fraction of tokens merged away at 512 px")
     parser.add_argument("--window", type=int, default=None, help="tokens a side at most; photo-flux trains crops above")
     parser.add_argument("--wide", type=float, default=0.0, help="share of photo-flux's steps laid out as for 512 px")
+    parser.add_argument("--half", action="store_true", help="bfloat16 and quicker operations, for CPUs that have it")
+    parser.add_argument("--from-package", action="store_true", help="without a checkpoint, go on from packaged weights")
     parser.add_argument("--pause-file", type=Path, default=None, help="training sleeps while this file exists")
     parser.add_argument("--save-every", type=float, default=180, help="seconds between checkpoints")
     return parser.parse_args()
@@ -170,12 +180,18 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     recipe = RECIPES[args.model]
+    path = args.work / f"{args.model}.pt"
+    packaged = folder_of(args.model) if args.from_package and not path.exists() else None
+    if packaged is not None:
+        take_over_files(packaged, recipe.tokenizer_folder(args.work), args.work / recipe.autoencoder)
     tokenizer = recipe.tokenizer(args.work)
     pictures = {size: recipe.batches(args, tokenizer, size) for size in args.size}
     model = recipe.network(tokenizer)
     if args.levels is not None:
         model.levels = args.levels  # type: ignore[assignment]
-    run = Run(model, args.work / f"{args.model}.pt", args.average)
+    if packaged is not None:
+        take_over_weights(packaged, model)
+    run = Run(model, path, args.average)
     run.load()
     run.done["pictures"] = len(recipe.captions(args.work)[: args.pictures])
     torch.manual_seed(run.done["step"])

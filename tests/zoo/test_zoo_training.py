@@ -13,12 +13,12 @@ import torch
 
 from training.courtesy import cores_used_by_others
 from training.data import caption_of, wanted_captions
-from training.distil import ddim_step, level_times, velocity_between
+from training.distil import ddim_step, level_times, velocity_to
 from training.emoji_flux import image_ids
 from training.emoji_sd import EmojiSD, InnerUNet, build_unet
 from training.inception import frechet_distance, rank_of_own_picture
 from training.photo_flux import PhotoFlux, grid_ids, noise_levels, pack, spread_positions, unpack
-from training.photographs import Photographs, all_texts
+from training.photographs import FRAME, WIDE_FRAME, Photographs, all_texts, rarity_weights
 from training.photographs import phrasings as photo_phrasings
 from training.pictures import Pictures
 from training.run import Average, Run
@@ -100,7 +100,7 @@ def test_sampling_finds_the_picture_when_the_prediction_is_perfect() -> None:
 
 
 def test_learning_rate_warms_up_stays_and_falls() -> None:
-    assert learning_rate(1.0, 0, 0.0, 0.2) == pytest.approx(0.01)
+    assert learning_rate(1.0, 0, 0.0, 0.2) == pytest.approx(0.05)
     assert learning_rate(1.0, 500, 0.5, 0.2) == pytest.approx(1.0)
     assert learning_rate(1.0, 500, 0.9, 0.2) == pytest.approx(0.05 + 0.95 / 2)
     assert learning_rate(1.0, 500, 1.0, 0.2) == pytest.approx(0.05)
@@ -140,6 +140,8 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
         "bias": 1.0,
         "merge": None,
         "window": None,
+        "half": False,
+        "minutes": math.inf,
         "pause_file": None,
     }
 
@@ -157,7 +159,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert second.done["at_size"] == {128: 1200}
     assert abs(second.model.bias.item() - 2) < abs(first.model.bias.item() - 2)
     logged = [json.loads(line) for line in (tmp_path / "tiny.jsonl").read_text().splitlines()]
-    assert [line["samples"] for line in logged] == [400, 800, 1200]
+    assert [line["samples"] for line in logged] == list(range(200, 1201, 200))
     assert logged[0]["loss"] > logged[1]["loss"] > logged[2]["loss"]
 
 
@@ -219,11 +221,11 @@ def test_sheet_has_a_row_for_every_six() -> None:
     assert sheet.getpixel((40, 32 + 18 + 5)) == (255, 255, 255)
 
 
-def test_one_step_with_the_distilled_velocity_ends_where_the_teacher_did() -> None:
-    noisy, reached = torch.randn(2, 4, 3, 3), torch.randn(2, 4, 3, 3)
-    signal, next_signal = torch.tensor([0.0, 0.4]).view(2, 1, 1, 1), torch.tensor([0.3, 1.0]).view(2, 1, 1, 1)
-    velocity = velocity_between(noisy, reached, signal, next_signal)
-    torch.testing.assert_close(ddim_step(noisy, velocity, signal, next_signal), reached)
+def test_one_step_with_the_learnt_velocity_ends_at_the_image() -> None:
+    noisy, clean = torch.randn(2, 4, 3, 3), torch.randn(2, 4, 3, 3)
+    signal = torch.tensor([0.0, 0.4]).view(2, 1, 1, 1)
+    reached = ddim_step(noisy, velocity_to(noisy, clean, signal), signal, torch.ones(1))
+    torch.testing.assert_close(reached, clean)
 
 
 def test_distilled_steps_are_those_of_the_scheduler() -> None:
@@ -261,7 +263,7 @@ def photographs(tmp_path: Path) -> Path:
     folder.mkdir()
     rows = [APPLE, GARLIC, {**GARLIC, "held_back": "yes"}]
     (folder / "rows.json").write_text(json.dumps(rows))
-    for size in (80, 320):
+    for size in (80, 160, 320):
         ramp = np.linspace(0, 255, size).astype(np.uint8)
         grey = np.broadcast_to(ramp[None, :, None, None], (3, size, size, 3)).copy()
         grey[2] = 255
@@ -284,16 +286,22 @@ def test_windows_of_photographs_are_at_their_positions(photographs: Path, size: 
         assert latents.shape == (4, 5, 16, 16)
         assert tokens.shape == (4, 16)
         assert positions[1, 0] - positions[0, 0] == (4 if size == 64 else 1)
-        # 0.8 of the photograph is in the frame, which is cut at a random place.
+        part = FRAME if size == 64 else WIDE_FRAME  # of the photograph is in the frame, which is cut at a random place
         row = latents[:, 0, :2].mean((1, 2)) / 2 + 0.5
-        expected = 0.8 * (positions[0, 0] + 0.5) / max(32, size // 8)
+        expected = part * (positions[0, 0] + 0.5) / max(32, size // 8)
         assert (row - expected > -0.02).all()
-        assert (row - expected < 0.22).all()
+        assert (row - expected < 1.02 - part).all()
 
 
 def test_held_back_photographs_are_never_trained_on(photographs: Path) -> None:
+    """The photograph held back is white, and no frame of the others reaches white in its upper half."""
     data = Photographs(photographs, build_tokenizer(all_texts([APPLE])), 64, window=None)
-    assert {data._next() for _ in range(20)} == {0, 1}
+    latents, *_ = data.batch(40)
+    assert latents[:, :, 0].max() < 0.9
+
+
+def test_photographs_of_rare_varieties_are_drawn_more_often() -> None:
+    assert rarity_weights(["lemon"] * 4 + ["plum"]) == [0.5, 0.5, 0.5, 0.5, 1.0]
 
 
 def test_more_tokens_are_trained_at_more_noise() -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tokenmerge.errors import ModelLoadError
 
-NAMES = ("emoji-sd", "emoji-flux", "photo-flux")
+NAMES = ("emoji-sd", "emoji-sd-4", "emoji-flux", "photo-flux")
+# Models of few steps: name -> the model whose LoRA they are, and its steps.
+FEW_STEPS = {"emoji-sd-4": ("emoji-sd", 4)}
 WEIGHTS = Path(__file__).with_name("weights")
 GUIDANCE = 3.0  # their best; their pipelines' default is for far larger models
 CHECKSUMS = "checksums.json"
@@ -18,7 +20,34 @@ CAPTIONS = "captions.json"
 
 def list_models() -> list[str]:
     """Names that `load` accepts and whose weights are in this installation."""
-    return [name for name in NAMES if (WEIGHTS / name / CHECKSUMS).is_file()]
+    return [name for name in NAMES if all(file.is_file() for file in _needed(name))]
+
+
+def lora_of(name: str) -> Path | None:
+    """The LoRA that makes the weights in the model's folder a model of few steps; None where there is none to add."""
+    if name not in FEW_STEPS:
+        return None
+    base, steps = FEW_STEPS[name]
+    return WEIGHTS / base / f"{steps}-steps" / "pytorch_lora_weights.safetensors"
+
+
+def few_steps_name(name: str, steps: int) -> str:
+    """The name of the model of so many steps that was made of the model `name`."""
+    for few, made_of in FEW_STEPS.items():
+        if made_of == (name, steps):
+            return few
+    there = ", ".join(f"{base!r} with steps={count}" for base, count in FEW_STEPS.values())
+    raise ModelLoadError(
+        f"{name!r} was not trained for {steps} steps; there is {there}. Leave steps out to load {name!r} as it is, "
+        "and pass num_inference_steps to the pipeline."
+    )
+
+
+def _needed(name: str) -> list[Path]:
+    """Files that are there if the weights of a model are."""
+    lora = lora_of(name)
+    folder = WEIGHTS / FEW_STEPS.get(name, (name,))[0]
+    return [folder / CHECKSUMS, *([] if lora is None else [lora])]
 
 
 def folder_of(name: str) -> Path:
@@ -27,13 +56,12 @@ def folder_of(name: str) -> Path:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ModelLoadError(f"There is no embedded model {name!r}; there are {', '.join(NAMES)}.{hint}")
-    folder = WEIGHTS / name
-    if not (folder / CHECKSUMS).is_file():
+    if name not in list_models():
         raise ModelLoadError(
             f"The weights of {name!r} are not in this installation; install the tokenmerge wheel, which holds them, "
             "or make them with the commands in training/README.md."
         )
-    return folder
+    return WEIGHTS / FEW_STEPS.get(name, (name,))[0]
 
 
 def known_captions(name: str) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenmerge.zoo.folders import GUIDANCE, folder_of, known_words, verify
+from tokenmerge.zoo.folders import GUIDANCE, few_steps_name, folder_of, known_words, lora_of, verify
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NATIVE_SIZE = 256
 
 
-def load(name: str = "emoji-sd") -> DiffusionPipeline:
+def load(name: str = "emoji-sd", steps: int | None = None) -> DiffusionPipeline:
     """The embedded model `name` ("emoji-sd", "emoji-flux" or "photo-flux") in float32, ready to run.
 
     Its images are 256 x 256 unless asked otherwise; 512 x 512 works as well. A prompt with words the model has
@@ -23,18 +23,26 @@ def load(name: str = "emoji-sd") -> DiffusionPipeline:
 
         pipe = tokenmerge.zoo.load("emoji-sd")
         image = pipe("red heart", num_inference_steps=20).images[0]
+
+    With `steps`, a model that was trained for so few; "emoji-sd" has one for 4, which is also named "emoji-sd-4".
+    It runs one pass a step and has its guidance built in.
+
+        pipe = tokenmerge.zoo.load("emoji-sd", steps=4)
+        image = pipe("red heart", num_inference_steps=4).images[0]
     """
-    return load_folder(folder_of(name))
+    name = name if steps is None else few_steps_name(name, steps)
+    return load_folder(folder_of(name), lora_of(name))
 
 
-def load_folder(folder: Path) -> DiffusionPipeline:
-    """Check the files of a model folder against their checksums and load it."""
+def load_folder(folder: Path, lora: Path | None = None) -> DiffusionPipeline:
+    """Check the files of a model folder against their checksums and load it, with a LoRA for few steps if given."""
     verify(folder)
 
     # Imported here, because diffusers takes seconds and `import tokenmerge.zoo` should take none.
     import torch
     from diffusers import DiffusionPipeline, FluxPipeline
 
+    from tokenmerge.zoo.few_steps import make_few_steps
     from tokenmerge.zoo.prompts import trim_padding, warn_of_unknown_words
 
     with _quiet():
@@ -43,7 +51,10 @@ def load_folder(folder: Path) -> DiffusionPipeline:
         # Flux would generate 1,024 px and pad prompts to 512 tokens, both far beyond what this model was trained on.
         pipe.default_sample_size = NATIVE_SIZE // pipe.vae_scale_factor
         trim_padding(pipe.text_encoder_2, pipe.tokenizer.model_max_length)
-    pipe.suggested_guidance = GUIDANCE  # for tokenmerge's commands; a pipeline's call has its default in its code
+    if lora is not None:
+        make_few_steps(pipe, lora)
+    # For tokenmerge's commands; a pipeline's call has its default in its code.
+    pipe.suggested_guidance = GUIDANCE if lora is None else 1.0
     warn_of_unknown_words(pipe, known_words(folder))
     pipe.set_progress_bar_config(disable=None)  # shown on a terminal only
     return pipe

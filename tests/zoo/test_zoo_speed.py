@@ -1,0 +1,94 @@
+"""What makes training quick must not change what is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers.models.embeddings import apply_rotary_emb
+from diffusers.models.transformers import transformer_flux
+from torch.nn.functional import gelu, scaled_dot_product_attention
+from transformers import CLIPTokenizer
+
+from tokenmerge.zoo.loading import load_folder
+from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
+from training.package import take_over_files, take_over_weights
+from training.photo_flux import PhotoFlux, spread_positions
+from training.quick import plain_attention, quick_operations, turned
+from training.run import build_optimizers
+from training.vocabulary import build_tokenizer
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "added"])
+def test_plain_attention_is_attention(mask: str) -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 6, 8)
+    keep = torch.rand(2, 1, 6, 6) < 0.7
+    keep[..., 0] = True
+    masks = {"none": {}, "causal": {"is_causal": True}, "bool": {"attn_mask": keep}}
+    options = masks.get(mask, {"attn_mask": torch.randn(2, 1, 6, 6)})
+    theirs = scaled_dot_product_attention(query, key, value, **options)
+    torch.testing.assert_close(plain_attention(query, key, value, **options), theirs)
+
+
+def test_complex_rotary_positions_are_those_of_diffusers() -> None:
+    x, angles = torch.randn(2, 5, 3, 8), torch.randn(5, 4).repeat_interleave(2, dim=1)
+    rotary = (angles.cos(), angles.sin())
+    torch.testing.assert_close(turned(x, rotary), apply_rotary_emb(x, rotary, sequence_dim=1))
+
+
+def test_quick_operations_are_used_near_the_stock_ones_and_put_back() -> None:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(["lemons"])
+    model = PhotoFlux(tokenizer)
+    for parameter in model.transformer.parameters():
+        torch.nn.init.normal_(parameter, std=0.04)
+    tokens = torch.zeros(2, 16, dtype=torch.long)
+    latents, sigma, positions = torch.randn(2, 5, 8, 8), torch.tensor([0.9, 0.4]), spread_positions(4, 32)
+    stock = transformer_flux.apply_rotary_emb
+
+    def predict() -> torch.Tensor:
+        with torch.no_grad():
+            return model.predict(latents, sigma, *model.encode(tokens), positions).float()
+
+    before = predict()
+    with quick_operations(True):
+        assert transformer_flux.apply_rotary_emb is turned
+        quick = predict()
+    assert transformer_flux.apply_rotary_emb is stock
+    assert not torch.equal(quick, before)
+    assert (quick - before).norm() < 0.03 * before.norm()
+    assert torch.equal(predict(), before)
+
+
+def test_gelu_is_the_erf_form_only_while_training() -> None:
+    x = torch.linspace(-3, 3, 7)
+    with quick_operations(True):
+        assert torch.equal(gelu(x, approximate="tanh"), gelu(x))
+    assert not torch.equal(gelu(x, approximate="tanh"), gelu(x))
+
+
+def test_muon_trains_the_matrices_of_the_blocks_and_adamw_every_other_weight() -> None:
+    model = PhotoFlux(build_tokenizer(["lemons"]))
+    adam, muon = build_optimizers(model)
+    names = {id(p): name for name, p in model.named_parameters()}
+    by_muon = {names[id(p)] for group in muon.param_groups for p in group["params"]}
+    by_adam = {names[id(p)] for group in adam.param_groups for p in group["params"]}
+    assert by_muon | by_adam == set(names.values())
+    assert not by_muon & by_adam
+    assert {"transformer.transformer_blocks.0.attn.to_q.weight"} <= by_muon
+    assert {"transformer.x_embedder.weight", "transformer.transformer_blocks.0.norm1.linear.weight"} <= by_adam
+    assert len(build_optimizers(torch.nn.Linear(2, 2))) == 1
+
+
+def test_training_goes_on_from_packaged_weights(fresh_photo: Path, tmp_path: Path) -> None:
+    take_over_files(fresh_photo, tmp_path / "tokenizer", tmp_path / "autoencoder")
+    tokenizer = CLIPTokenizer.from_pretrained(tmp_path / "tokenizer")
+    assert PatchAutoencoder.from_pretrained(tmp_path / "autoencoder").config.latent_channels == 5
+    model = PhotoFlux(tokenizer)
+    take_over_weights(fresh_photo, model)
+    packaged = load_folder(fresh_photo)
+    for name in ("text_encoder", "text_encoder_2", "transformer"):
+        expected = getattr(packaged, name).state_dict()
+        torch.testing.assert_close(getattr(model, name).state_dict(), expected, msg=name)
