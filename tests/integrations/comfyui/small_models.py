@@ -117,7 +117,12 @@ def text(seed: int, **extras: Any) -> Any:
 
 
 def latent(model: Any, size: tuple[int, int], batch: int = 1) -> Tensor:
-    return torch.zeros(batch, model.model.latent_format.latent_channels, *size)
+    """Of a video with two frames, if the model makes those."""
+    kind = model.model.latent_format
+    frames = (
+        () if kind.latent_dimensions == 2 else (1,) if isinstance(model.model, comfy.model_base.QwenImage) else (2,)
+    )
+    return torch.zeros(batch, kind.latent_channels, *frames, *size)
 
 
 def sample(
@@ -138,3 +143,56 @@ def sample(
         model, noise, steps, cfg, sampler, "simple", positive, negative, image, seed=5, disable_pbar=True, **others
     )
     return result
+
+
+def qwen_image() -> Any:
+    config = {
+        "in_channels": 64,
+        "out_channels": 16,
+        "num_layers": 3,
+        "attention_head_dim": 32,
+        "num_attention_heads": 2,
+        "joint_attention_dim": WIDTH,
+        "axes_dims_rope": (8, 12, 12),
+    }
+    return transformer(comfy.supported_models.QwenImage, comfy.model_base.QwenImage, config)
+
+
+def lumina() -> Any:
+    """As Z-Image: the image is filled up with padding tokens."""
+    config = {
+        "in_channels": 16,
+        "dim": 64,
+        "n_layers": 3,
+        "n_refiner_layers": 1,
+        "n_heads": 2,
+        "n_kv_heads": 2,
+        "axes_dims": [8, 12, 12],
+        "axes_lens": [512, 512, 512],
+        "cap_feat_dim": WIDTH,
+        "qk_norm": True,
+        "pad_tokens_multiple": 32,
+        "rope_theta": 256.0,
+    }
+    return transformer(comfy.supported_models.ZImage, comfy.model_base.Lumina2, config)
+
+
+def wan() -> Any:
+    config = {
+        "model_type": "t2v",
+        "dim": 64,
+        "ffn_dim": 128,
+        "num_heads": 2,
+        "num_layers": 3,
+        "text_dim": WIDTH,
+        "in_dim": 16,
+        "out_dim": 16,
+        "patch_size": (1, 2, 2),
+    }
+    return transformer(comfy.supported_models.WAN21_T2V, comfy.model_base.WAN21, config)
+
+
+def transformer(kind: Any, base: Any, config: dict[str, Any]) -> Any:
+    settings = kind({**config, "dtype": torch.float32})
+    settings.unet_config = {**config, "dtype": torch.float32}
+    return patcher(base(settings))

@@ -118,3 +118,54 @@ def test_a_mask_reaches_the_method_with_its_sentences(comfyui: ComfyUI) -> None:
     with pytest.raises(tm.TokenMergeError) as refused:
         read_mask(torch.zeros(64, 64))
     assert str(refused.value) in done.error
+
+
+def advanced(**options: Any) -> dict[str, Any]:
+    untouched = {"ratio": 0.0, "tile": 0, "scope": "auto", "full_steps": 0, "skip_blocks": -1}
+    when = {"start_percent": 0.0, "end_percent": 1.0}
+    return node("TokenMergeAdvanced", model=["model", 0], **{"method": "TileMean", **untouched, **when, **options})
+
+
+def test_advanced_options_reach_the_method(comfyui: ComfyUI) -> None:
+    explain = node("TokenMergeExplain", model=["merge", 0], after=["chosen", 0])
+    merge = advanced(method="ToMA", ratio=0.5, tile=4, scope="block", skip_blocks=1)
+    done = run(comfyui, {**inputs_of(), "merge": merge, **sampling(["merge", 0], "chosen"), "explain": explain})
+    text = done.outputs["explain"]["text"][0]
+    assert "ToMA on UNetModel: ratio 0.5, merged per block" in text
+    assert "384 -> 192" in text
+    assert "0 of 1" in text
+
+
+def test_the_advanced_node_as_it_comes_is_the_preset(comfyui: ComfyUI, base: Path) -> None:
+    run(comfyui, {**inputs_of(), "merge": advanced(), **sampling(["merge", 0], "untouched")})
+    run(comfyui, {**inputs_of(), "merge": token_merge(), **sampling(["merge", 0], "preset")})
+    assert torch.equal(saved(base, "untouched"), saved(base, "preset"))
+
+
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [
+        ({"ratio": 0.5}, {"method": "TileMean", "ratio": 0.5}),
+        ({"tile": 1}, {"method": "TileMean", "tile": 1}),
+        ({"method": "SampledKeys", "scope": "stack"}, {"method": "SampledKeys", "scope": "stack"}),
+    ],
+)
+def test_wrong_options_are_refused_with_the_sentences_of_python(
+    comfyui: ComfyUI, options: dict[str, Any], config: dict[str, Any]
+) -> None:
+    with pytest.raises(tm.TokenMergeError) as refused:
+        tm.MergeConfig.from_dict(config)
+    done = comfyui.run({**inputs_of(), "merge": advanced(**options), **sampling(["merge", 0], "refused")})
+    assert done.failed_node == "TokenMergeAdvanced"
+    assert str(refused.value) in done.error
+
+
+def test_a_mask_keeps_what_it_covers(comfyui: ComfyUI, base: Path) -> None:
+    white = node("SolidMask", value=1.0, width=64, height=64)
+    part = node("MaskComposite", destination=["black", 0], source=["white", 0], x=0, y=0, operation="add")
+    masks = {"white": white, "black": node("SolidMask", value=0.0, width=256, height=128), "part": part}
+    explain = node("TokenMergeExplain", model=["merge", 0], after=["kept", 0])
+    merge = token_merge(keep=["part", 0])
+    workflow = {**inputs_of(), **masks, "merge": merge, **sampling(["merge", 0], "kept"), "explain": explain}
+    text = run(comfyui, workflow).outputs["explain"]["text"][0]
+    assert "384 -> 24 " not in text

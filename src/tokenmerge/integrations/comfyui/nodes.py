@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from comfy_api.latest import ComfyExtension, io, ui
 
+from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.correction import FullSteps
 from tokenmerge.integrations.comfyui.sampling import Merging, merging_of
 from tokenmerge.presets import NAMES, preset
 
 CATEGORY = "model/token merging"
+METHODS = ("TileMean", "SampledKeys", "ToMA", "ToMeSD", "ToFu", "ToDo")
 
 
 def _model_input() -> Any:
@@ -40,6 +43,11 @@ def _when_inputs() -> list[Any]:
     ]
 
 
+def _keep_input() -> Any:
+    tooltip = "What must stay sharp: tokens that hold a white pixel are not merged."
+    return io.Mask.Input("keep", optional=True, tooltip=tooltip)
+
+
 class TokenMerge(io.ComfyNode):
     """Merges tokens by a preset."""
 
@@ -61,11 +69,7 @@ class TokenMerge(io.ComfyNode):
                     tooltip="quality stays closest to the unmerged image, fast saves most, balanced lies between.",
                 ),
                 *_when_inputs(),
-                io.Mask.Input(
-                    "keep",
-                    optional=True,
-                    tooltip="What must stay sharp: tokens that hold a white pixel are not merged.",
-                ),
+                _keep_input(),
             ],
             outputs=[io.Model.Output(tooltip="The model with merged tokens.")],
         )
@@ -75,6 +79,75 @@ class TokenMerge(io.ComfyNode):
         cls, model: Any, preset: str, start_percent: float, end_percent: float, keep: torch.Tensor | None = None
     ) -> io.NodeOutput:
         config = _preset(preset, model)
+        return io.NodeOutput(Merging(config, _mask(keep), start_percent, end_percent).on(model))
+
+
+class TokenMergeAdvanced(io.ComfyNode):
+    """Merges tokens by a method and its options."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="TokenMergeAdvanced",
+            display_name="Token Merge (advanced)",
+            category=CATEGORY,
+            description="Token Merge with a method and its options instead of a preset. 0 and auto leave an option as "
+            "it suits the method. An option that the method does not have is refused.",
+            inputs=[
+                _model_input(),
+                io.Combo.Input("method", options=list(METHODS), default=METHODS[0], tooltip="What merges the tokens."),
+                io.Float.Input("ratio", default=0.0, min=0.0, max=0.99, step=0.01, tooltip="Share merged away."),
+                io.Int.Input("tile", default=0, min=0, max=32, tooltip="Side of a tile in tokens. Try 2 and 4."),
+                io.Combo.Input(
+                    "scope",
+                    options=["auto", "site", "block", "stack"],
+                    default="auto",
+                    tooltip="Merge around each attention and MLP, once per block, or once per run of blocks.",
+                ),
+                io.Int.Input(
+                    "full_steps",
+                    default=0,
+                    min=-1,
+                    max=100,
+                    tooltip="Run every this many steps on all tokens, to correct the others. -1: never. Try 3 to 8.",
+                ),
+                io.Int.Input(
+                    "skip_blocks",
+                    default=-1,
+                    min=-1,
+                    max=200,
+                    tooltip="How many of the first blocks stay unmerged. -1: as many as suit the model.",
+                ),
+                *_when_inputs(),
+                _keep_input(),
+            ],
+            outputs=[io.Model.Output(tooltip="The model with merged tokens.")],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        model: Any,
+        method: str,
+        ratio: float,
+        tile: int,
+        scope: str,
+        full_steps: int,
+        skip_blocks: int,
+        start_percent: float,
+        end_percent: float,
+        keep: torch.Tensor | None = None,
+    ) -> io.NodeOutput:
+        chosen: dict[str, Any] = {
+            "ratio": ratio or None,
+            "tile": tile or None,
+            "scope": None if scope == "auto" else scope,
+            "correction": FullSteps(every=full_steps) if full_steps > 0 else None,
+            "skip_blocks": None if skip_blocks < 0 else skip_blocks,
+        }
+        options = {name: value for name, value in chosen.items() if value is not None}
+        options |= {"correction": None} if full_steps < 0 else {}
+        config = MergeConfig.from_dict({"method": method, **options})
         return io.NodeOutput(Merging(config, _mask(keep), start_percent, end_percent).on(model))
 
 
@@ -145,4 +218,4 @@ class TokenMergeExtension(ComfyExtension):
     """What ComfyUI asks for the nodes."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [TokenMerge, TokenMergeExplain]
+        return [TokenMerge, TokenMergeAdvanced, TokenMergeExplain]

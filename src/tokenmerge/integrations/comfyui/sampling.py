@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from tokenmerge.errors import AlreadyAppliedError, ConfigError
 from tokenmerge.models import family_of
 
 KEY = "tokenmerge"  # of our wrapper, and of our entry in transformer_options
+OVERRIDE = "optimized_attention_override"  # ComfyUI's name for what is called in place of its attention
 
 
 class Merging:
@@ -61,6 +63,8 @@ class Merging:
         self.steps = max(1, len(sigmas) - 1)
         options = extra_args["model_options"].setdefault("transformer_options", {})
         options[KEY] = Run.of(self, base.model_sampling, sigmas)
+        if _reaches_inside(session):
+            options[OVERRIDE] = partial(attend_by_pytorch, before=options.get(OVERRIDE))
         with _attached(session):
             return executor(guider, sigmas, extra_args, *args, **kwargs)
 
@@ -101,6 +105,20 @@ def merging_of(model: Any) -> Merging | None:
     """What the last node before a ModelPatcher asks for."""
     merging = model.model_options.get("transformer_options", {}).get(KEY)
     return merging if isinstance(merging, Merging) else None
+
+
+def attend_by_pytorch(function: Any, *args: Any, before: Any = None, **kwargs: Any) -> Any:
+    """PyTorch's own attention, whichever ComfyUI was started with; within what another node has put around it."""
+    from comfy.ldm.modules.attention import attention_pytorch
+
+    return attention_pytorch(*args, **kwargs) if before is None else before(attention_pytorch, *args, **kwargs)
+
+
+def _reaches_inside(session: Session) -> bool:
+    """Whether keys are weighted or left out inside attention, which is possible in PyTorch's own alone."""
+    parts = [part for stack in session.stacks for block in stack.stack.blocks for part in block.parts]
+    inside = any(part.mask == "inside" for part in parts)
+    return inside or (session.config.separate_keys and not any(part.own_keys for part in parts))
 
 
 @contextmanager

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from tokenmerge.integrations.comfyui.families.flux import ComfyFluxFamily
+from tokenmerge.integrations.comfyui.families.lumina import ComfyLuminaFamily
+from tokenmerge.integrations.comfyui.families.qwen_image import ComfyQwenImageFamily
 from tokenmerge.integrations.comfyui.families.unet import ComfyUNetFamily
+from tokenmerge.integrations.comfyui.families.wan import ComfyWanFamily
 from tokenmerge.models import FAMILIES, register_family
 
-COMFYUI_FAMILIES = (ComfyUNetFamily(), ComfyFluxFamily())
+COMFYUI_FAMILIES = (
+    ComfyUNetFamily(),
+    ComfyFluxFamily(),
+    ComfyQwenImageFamily(),
+    ComfyLuminaFamily(),
+    ComfyWanFamily(),
+)
 
 
 def register_families() -> None:

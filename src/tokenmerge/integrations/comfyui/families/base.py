@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from tokenmerge.engine.clock import Clock
-from tokenmerge.integrations.comfyui.sampling import KEY, Run, run_of
+from tokenmerge.integrations.comfyui.sampling import KEY, OVERRIDE, Run, attend_by_pytorch, run_of
 from tokenmerge.models.base import Call, Family, signature_of
 
 OPTIONS = "transformer_options"
@@ -53,13 +53,15 @@ class ComfyFamily(Family):
     def interleaved(self, options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a ControlNet adds to the tokens between blocks, or a patch stands in a block's place."""
         replaced = options.get("patches_replace", {}).get("dit")
-        return bool(replaced) or kwargs.get("control") is not None
+        patched = {"double_block", "single_block"} & {*options.get("patches", {})}
+        return bool(replaced or patched) or kwargs.get("control") is not None
 
     def countable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Without the patches and wrappers of other nodes: they would work on tensors that have no values."""
         options = kwargs.get(OPTIONS) or {}
         ours = {name: value for name, value in options.items() if name == KEY}
-        return {**kwargs, OPTIONS: {**ours, "optimized_attention_override": _attend_anywhere}}
+        # Others of ComfyUI's attentions ask for the free memory of the device, and "meta" has none.
+        return {**kwargs, OPTIONS: {**ours, OVERRIDE: attend_by_pytorch}}
 
     def _noise_left(self, run: Run | None, options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
         return options.get("sigmas") if run is not None and run.by_sigma else kwargs.get(self.timestep)
@@ -70,13 +72,6 @@ class ComfyFamily(Family):
             # Called without a sampler: by a script that has applied merging to the bare model.
             return "sample_sigmas" not in options
         return run.whole or run.covers(Clock().read(options.get("sigmas")).value)
-
-
-def _attend_anywhere(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """PyTorch's attention: others of ComfyUI's ask for the free memory of the device, and "meta" has none."""
-    from comfy.ldm.modules.attention import attention_pytorch
-
-    return attention_pytorch(*args, **kwargs)
 
 
 def _branch(options: Mapping[str, Any]) -> Hashable:

@@ -53,12 +53,12 @@ def _references(grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> in
     return sum(rows * columns for rows, columns in sizes)
 
 
-def _rows(embedding: Tensor, places: Tensor, tokens: int) -> Tensor:
+def heads_rows_at(embedding: Tensor, places: Tensor, tokens: int) -> Tensor:
     """(B, 1, S, D, 2, 2), the second axis for heads."""
     return rows_at(embedding.squeeze(1), places, tokens).unsqueeze(1)
 
 
-ROTARY = Rotary("pe", _rows, per_sample=True)
+ROTARY = Rotary("pe", heads_rows_at, per_sample=True)
 # Attention is no module: the block calls it, and takes the mask and the position embeddings for it.
 DOUBLE_PARTS = (
     Part(
