@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,28 @@ class Handle:
         from tokenmerge.report.explain import explain
 
         return explain(self._sessions, size, batch, steps, self._timings)
+
+    @contextmanager
+    def image(self, name: Hashable) -> Iterator[None]:
+        """Says which image, or which guidance branch, the calls in a `with` block belong to.
+
+        For loops that call the model for several images in turns. Calls outside of such a block are told apart by their
+        timesteps, conditioning and inputs. Call `reset()` before the next generation.
+
+        Args:
+            name: any hashable value, the same one at each step of the image.
+
+        >>> with handle.image("left"):  # doctest: +SKIP
+        ...     noise = model(latents, timestep, text)
+        """
+        before = [session.named_branch for session in self._sessions]
+        for session in self._sessions:
+            session.named_branch = name
+        try:
+            yield
+        finally:
+            for session, branch in zip(self._sessions, before, strict=True):
+                session.named_branch = branch
 
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""

@@ -74,6 +74,25 @@ def test_samplers_with_two_calls_a_step_have_as_many_full_ones(what: TinyModel) 
         assert session_on(model).full_calls == 3  # of nine calls, as of nine steps
 
 
+@pytest.mark.parametrize("what", MODELS, ids=str)
+def test_a_loop_may_say_which_image_a_call_belongs_to(what: TinyModel) -> None:
+    """Two images with the very same noise, text and timesteps at their first step, which nothing else tells apart."""
+    model = made(what.build)
+    with tm.merged(model, CONFIG):
+        alone = generate(model, what)
+    with tm.merged(model, CONFIG) as handle:
+        for _ in range(2):
+            turns: dict[str, list[Tensor]] = {"left": [], "right": []}
+            for step, timestep in enumerate(TIMESTEPS):
+                for name, outputs in turns.items():
+                    with handle.image(name):
+                        outputs.append(call(model, what, 1, step, timestep))
+            assert session_on(model).schedule.number == len(TIMESTEPS) - 1
+            for outputs in turns.values():
+                assert all(torch.equal(one, other) for one, other in zip(outputs, alone, strict=True))
+            handle.reset()
+
+
 def test_churn_goes_on_with_the_image() -> None:
     what = MODELS[0]
     model = made(what.build)

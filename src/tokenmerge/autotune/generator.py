@@ -73,10 +73,12 @@ class FunctionGenerator:
         handles = []
         for model, calls in zip(self.models, self._calls, strict=True):
             family = family_of(model)
-            known = argument_names(model), family.positions, family.timestep
+            names = argument_names(model)
 
-            def note(module: Any, args: Any, kwargs: Any, calls: Any = calls, known: Any = known) -> None:
-                calls.append(shapes_of_call(*known, args, kwargs))
+            def note(
+                module: Any, args: Any, kwargs: Any, calls: Any = calls, names: Any = names, family: Any = family
+            ) -> None:
+                calls.append(shapes_of_call(names, family.positions, family.timestep, args, kwargs))
 
             handles.append(model.register_forward_pre_hook(note, with_kwargs=True))
         try:

@@ -7,7 +7,7 @@ save_pretrained never sees them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
@@ -72,6 +72,7 @@ class Session:
         self.forced_progress: float | None = None
         self.attached = self.compiled = self.calibrating = False
         self.facts = Facts(self.config)
+        self.named_branch: Hashable = None  # set by loops that say which image a call belongs to
         self.batch = 0
         self.draw: Tensor | None = None  # () the step, where tokens are drawn at random: a number would compile anew
         self.last_call: tuple[Args, Kwargs] | None = None
@@ -88,9 +89,7 @@ class Session:
         # Every one of them, before the first step: a ratio of a later one may be wrong.
         tried = [self.config.at(progress) for progress in self.config.moments()]
         if not any(tried):
-            raise NothingMergedError(
-                f"nothing would be merged in {type(model).__name__}: ratio is 0 at every step. Raise it somewhere."
-            )
+            raise NothingMergedError(f"nothing would be merged in {type(model).__name__}: ratio is 0 at every step.")
         self.stacks = [StackRun(described, self) for described in describe(model, family, self.config, stacks)]
 
     # -- attaching ---------------------------------------------------------------------------------------------------
@@ -161,11 +160,12 @@ class Session:
         # What is made in inference mode cannot take part in training.
         signature = (call.signature, torch.is_inference_mode_enabled())
         reading = self.clock.read(call.timestep, self.family.timestep_rises)
-        if call.branch is None:
+        branch = self.named_branch if call.branch is None else call.branch
+        if branch is None:
             position = self._follower.observe(reading, signature, self._condition(args, kwargs), inputs)
             self._rising_time.observe(reading.value, position.new_image)
         else:
-            position = self._follower.observe_told(reading.value, (signature, call.branch))
+            position = self._follower.observe_told(reading.value, (signature, branch))
         if position.new_image:
             self._begin_image(reading.value)
         elif position.new_step:
