@@ -61,7 +61,7 @@ check: $(READY)
 	find src tests -name '*.py' -exec awk \
 		'FNR == $(LONGEST) + 1 { print FILENAME " has more than $(LONGEST) lines"; long = 1 } END { exit long }' {} +
 	$(BIN)/tokenmerge bench table --check
-	$(BIN)/python -m tokenmerge.report.support README.md --check
+	$(BIN)/python -m tokenmerge.report.support README.md docs/models.md --check
 	$(BIN)/python -m tokenmerge.eval.front README.md --check
 
 clean:

@@ -45,6 +45,7 @@ from tokenmerge.models.qwen_image21 import QwenImage21Family
 from tokenmerge.models.sana import SanaFamily
 from tokenmerge.models.sd3 import SD3Family
 from tokenmerge.models.unet import UNetFamily
+from tokenmerge.models.unsupported import UNSUPPORTED
 from tokenmerge.models.video_unets import AnimateDiffFamily, I2VGenFamily, StableVideoFamily, TextToVideoFamily
 from tokenmerge.models.wan import ChronoEditFamily, SkyReelsFamily, WanAnimateFamily, WanFamily, WanVACEFamily
 from tokenmerge.models.z_image import ZImageFamily
@@ -102,15 +103,6 @@ FAMILIES: list[Family] = [
     QwenImage21Family(),
 ]
 
-# Models that people ask for and that do not fit: class name -> (name, reason).
-UNFIT = {
-    "HunyuanVideoFramepackTransformer3DModel": (
-        "HunyuanVideo FramePack",
-        "its frames stand between those of its history and the text, at places that differ from block to attention",
-    ),
-    "PriorTransformer": ("Prior of unCLIP", "it makes an embedding of an image, and has no spatial tokens"),
-}
-
 
 def register_family(family: Family) -> None:
     """Make `apply` know one more family of models; a later one goes before earlier ones."""
@@ -122,9 +114,12 @@ def family_of(model: nn.Module) -> Family:
     for family in FAMILIES:
         if family.recognises(model):
             return family
-    unfit = next((reason for class_name, (_, reason) in UNFIT.items() if is_a(model, class_name)), None)
-    if unfit is not None:
-        raise UnsupportedModelError(f"tokens of {type(model).__name__} cannot be merged: {unfit}.")
+    reason = next((reason for class_name, (_, reason) in UNSUPPORTED.items() if is_a(model, class_name)), None)
+    if reason is not None:
+        raise UnsupportedModelError(
+            f"tokens of {type(model).__name__} are not merged: {reason}. docs/models.md lists the models that are, and "
+            f"docs/extending.md has the recipe for a family of your own."
+        )
     raise UnsupportedModelError(
         f"{type(model).__name__} is not a model that tokenmerge can merge in. {_nearest(type(model).__name__)} To add "
         f"your own, describe it in about 20 lines with tokenmerge.register_family: docs/extending.md has the recipe, "

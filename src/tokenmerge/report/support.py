@@ -1,13 +1,18 @@
-"""The support matrix: model families x methods x scopes, as the registry has them.
+"""What is supported: model families x methods x scopes, as the registry has them, and transformers that are not.
 
-python -m tokenmerge.report.support                     print it
-python -m tokenmerge.report.support README.md           write it between the file's markers
-python -m tokenmerge.report.support README.md --check   fail if the file does not hold it
+python -m tokenmerge.report.support                                    print it
+python -m tokenmerge.report.support README.md docs/models.md           write it between the files' marks
+python -m tokenmerge.report.support README.md docs/models.md --check   fail if a file does not hold it
+
+A file holds the texts whose marks it has: `families`, `support` and `unsupported`.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from torch import nn
 
@@ -15,9 +20,10 @@ from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.compatibility import misfit
 from tokenmerge.methods.named import METHODS
 from tokenmerge.methods.toma import ToMA
-from tokenmerge.models import FAMILIES, UNFIT
+from tokenmerge.models import FAMILIES
 from tokenmerge.models.base import Family, Stack
 from tokenmerge.models.published import ARCHITECTURES, build, build_from_config
+from tokenmerge.models.unsupported import UNSUPPORTED
 from tokenmerge.runtime import marked
 
 
@@ -29,11 +35,34 @@ def support_matrix() -> str:
     notes: list[str] = []
     lines = [_line(headers), _line(["---"] * len(headers))]
     lines += [_line(_row(family, methods, notes)) for family in FAMILIES if family.class_name]
-    lines += [
-        _line([name, f"`{class_name}`", "none" + _mark(reason, notes), *["no"] * (len(headers) - 3)])
-        for class_name, (name, reason) in UNFIT.items()
-    ]
     return "\n".join([*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, start=1))])
+
+
+def families_sentence() -> str:
+    """The names of all families, for readers who look for theirs."""
+    names = [family.name for family in FAMILIES if family.class_name]
+    return (
+        f"{len(names)} model families: {'; '.join(names)}. [docs/models.md](docs/models.md) has the table of families, "
+        f"methods and scopes, the names that `tokenmerge explain` and `bench` build, and the reason for every "
+        f"transformer of diffusers that is not supported."
+    )
+
+
+def names_table() -> str:
+    """The names of published configurations, with what each is."""
+    lines = [_line(["name", "model", "class"]), _line(["---"] * 3)]
+    rows = [[f"`{name}`", known.title, f"`{known.class_name}`"] for name, known in ARCHITECTURES.items()]
+    return "\n".join([*lines, *map(_line, rows)])
+
+
+def unsupported_table() -> str:
+    """The transformers of diffusers that no family describes, with the reason for each."""
+    lines = [_line(["model", "class", "why not"]), _line(["---"] * 3)]
+    rows = [
+        [name, f"`{class_name}`", f"{reason[0].upper()}{reason[1:]}."]
+        for class_name, (name, reason) in UNSUPPORTED.items()
+    ]
+    return "\n".join([*lines, *map(_line, rows)])
 
 
 def _row(family: Family, methods: list[type[MergeConfig]], notes: list[str]) -> list[str]:
@@ -76,5 +105,39 @@ def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+TEXTS: dict[str, Callable[[], str]] = {
+    "families": families_sentence,
+    "support": support_matrix,
+    "names": names_table,
+    "unsupported": unsupported_table,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tokenmerge.report.support",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="*", type=Path, help="Markdown files with marks; none prints")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is out of date")
+    options = parser.parse_args(arguments)
+    if not options.files:
+        print("\n\n".join(make() for make in TEXTS.values()))
+    current = [_update(path, options.check) for path in options.files]
+    return 0 if all(current) or not options.check else 1
+
+
+def _update(path: Path, check: bool) -> bool:
+    """Write the texts whose marks a file has, or with `check` only look; True if it was as it should be."""
+    held = path.read_text(encoding="utf-8")
+    marks = [mark for mark in TEXTS if f"<!-- {mark}:begin -->" in held]
+    updated = [marked.update(path, mark, TEXTS[mark](), check) for mark in marks]
+    current = all(updated)
+    if check and not current:
+        print(f"{path} is out of date: run python -m tokenmerge.report.support {path}", file=sys.stderr)
+    return current
+
+
 if __name__ == "__main__":
-    sys.exit(marked.main("tokenmerge.report.support", "support", support_matrix))
+    sys.exit(main())
