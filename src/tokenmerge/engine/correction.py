@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tokenmerge.engine.state import BranchMemory, Calibration, Memory
 from tokenmerge.methods.interfaces import Operator
+from tokenmerge.ops.tiles import add_weighted
 
 CALIBRATIONS = 2  # a third gains a tenth of a decibel, for half as much memory again (docs/quality.md)
 # Added to the divisor, as a share of it: the two full steps may hardly differ.
@@ -33,10 +34,12 @@ def unmerge_corrected(queries: Operator, tokens: Tensor, memory: Memory | None) 
         return _calibrate(current, current.full, queries, tokens)
     if not current.calibrations:
         return queries.unmerge(tokens)
-    restored = queries.unmerge(tokens)
-    for weight, past in zip(_weights(_centred(tokens), current.calibrations), current.calibrations, strict=True):
-        restored = torch.addcmul(restored, weight.to(restored.dtype), past.error)
-    return restored
+    errors = [past.error for past in current.calibrations]
+    weights = _weights(_centred(tokens), current.calibrations)
+    if hasattr(queries, "unmerge_with"):
+        restored: Tensor = queries.unmerge_with(tokens, errors, weights)
+        return restored
+    return add_weighted(queries.unmerge(tokens), errors, weights)
 
 
 def record_full(memory: Memory, output: Tensor) -> None:

@@ -17,7 +17,7 @@ from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Ope
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.tiled import by, refuse_white_mask, tile_on
 from tokenmerge.ops.regions import Regions, regions_of
-from tokenmerge.ops.tiles import mean_of_tiles, middles_of_tiles, spread_between_tiles
+from tokenmerge.ops.tiles import mean_of_tiles, middles_of_tiles, spread_between_tiles, spread_with_errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,10 @@ class TileMeanOperator:
 
     def unmerge(self, tokens: Tensor) -> Tensor:
         return spread_between_tiles(tokens, self.grid, self.tiles)
+
+    def unmerge_with(self, tokens: Tensor, errors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        """Unmerge and add recorded errors: in one pass on a GPU."""
+        return spread_with_errors(tokens, self.grid, self.tiles, errors, weights)
 
 
 @dataclass(frozen=True, kw_only=True)

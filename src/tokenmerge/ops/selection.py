@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.ops.draws import scrambled
+from tokenmerge.ops.kernels import takes_kernels
 
 Selector = Callable[[Tensor, int, Tensor], Tensor]
 
@@ -42,6 +43,10 @@ def select_facility_location(similarity: Tensor, count: int, available: Tensor) 
 # place where a fused kernel can be registered for another device without any caller noticing.
 @torch.library.custom_op("tokenmerge::facility_location", mutates_args=())
 def _facility_location(similarity: Tensor, count: int, available: Tensor) -> Tensor:
+    return _greedy(similarity, count, available)
+
+
+def _greedy(similarity: Tensor, count: int, available: Tensor) -> Tensor:
     picks = torch.empty(*similarity.shape[:2], count, dtype=torch.long, device=similarity.device)
     # Added to the gains: minus infinity rules a candidate out, once it is taken or if it never was available.
     barred = torch.zeros(similarity.shape[:3], device=similarity.device).masked_fill_(~available, -torch.inf)
@@ -62,6 +67,16 @@ def _facility_location(similarity: Tensor, count: int, available: Tensor) -> Ten
         if position + 1 < count:
             surplus.sub_(_row(surplus, pick)).clamp_(min=0)
     return picks
+
+
+@_facility_location.register_kernel("cuda")
+def _on_gpu(similarity: Tensor, count: int, available: Tensor) -> Tensor:
+    if takes_kernels(similarity):
+        from tokenmerge.ops.kernels import selection as fused
+
+        if fused.fits(similarity):
+            return fused.facility_location(similarity, count, available)
+    return _greedy(similarity, count, available)
 
 
 @_facility_location.register_fake

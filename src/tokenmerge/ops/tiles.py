@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tokenmerge.ops.kernels import takes_kernels
+
 
 def mean_of_tiles(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...]) -> Tensor:
     """(B, N, C) -> (B, M, C). tiles: how many along each axis. If they do not divide it, neighbours share tokens.
@@ -19,6 +21,10 @@ def mean_of_tiles(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...])
     >>> mean_of_tiles(torch.arange(8.0).view(1, 8, 1), (2, 4), (1, 2)).flatten().tolist()
     [2.5, 4.5]
     """
+    if takes_kernels(tokens):
+        from tokenmerge.ops.kernels import tiles as fused
+
+        return fused.mean_of_tiles(tokens, grid, tiles)
     *_, height, width = grid
     frames = _mean_of_frames(tokens, grid, tiles).reshape(-1, height, width, tokens.shape[-1]).movedim(-1, 1)
     if height % tiles[-2] or width % tiles[-1]:
@@ -44,6 +50,26 @@ def spread_between_tiles(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int
     owner = torch.arange(length, device=tokens.device) * count // length
     frames = spread.view(tokens.shape[0], count, -1, tokens.shape[-1])
     return frames.index_select(1, owner).flatten(1, 2)
+
+
+def spread_with_errors(
+    tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...], errors: list[Tensor], weights: list[Tensor]
+) -> Tensor:
+    """(B, M, C) -> (B, N, C): spread between tiles, plus the weighted sum of recorded errors.
+
+    errors: (B, N, C) each; weights: (B, 1, 1) each.
+    """
+    if len(errors) <= 2 and takes_kernels(tokens, *errors):
+        from tokenmerge.ops.kernels import tiles as fused
+
+        return fused.unmerge_corrected(tokens, grid, tiles, tuple(errors), torch.cat(weights, dim=1).flatten(1))
+    return add_weighted(spread_between_tiles(tokens, grid, tiles), errors, weights)
+
+
+def add_weighted(tokens: Tensor, errors: list[Tensor], weights: list[Tensor]) -> Tensor:
+    for error, weight in zip(errors, weights, strict=True):
+        tokens = torch.addcmul(tokens, weight.to(tokens.dtype), error)
+    return tokens
 
 
 def middles_of_tiles(grid: tuple[int, ...], tiles: tuple[int, ...], device: torch.device) -> Tensor:
