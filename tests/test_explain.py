@@ -10,6 +10,7 @@ from tiny_models import TINY_MODELS, TinyModel, tiny
 from torch import nn
 
 import tokenmerge as tm
+from tokenmerge.models import family_of
 
 
 @pytest.fixture
@@ -59,12 +60,12 @@ def test_measured_counts_are_those_of_the_run(unet: TinyModel) -> None:
         for step in range(8):
             model(**{**unet.inputs([0], (16, 16)), "timestep": 900 - step})
         report = handle.explain().models[0]
-    grids = {stack.grid for stack in report.stacks}
+        levels = {stack.level for stack in family_of(model).stacks(model)}  # which share a plan
     assert report.measured is not None
     assert report.measured.calls == 8
-    assert report.measured.whole == 0
-    assert report.measured.selections == 2 * len(grids)
-    assert report.measured.weightings == 4 * len(grids)
+    assert report.measured.full == 0
+    assert report.measured.selections == 2 * len(levels)
+    assert report.measured.weightings == 4 * len(levels)
     seen = report.measured.tokens_seen
     for stack in report.stacks:
         for block in stack.blocks:
@@ -175,14 +176,14 @@ def test_an_ip_adapter_of_a_transformer_does_not_stand_in_the_way() -> None:
 
 
 def test_of_few_steps_less_is_saved(unet: TinyModel) -> None:
-    """A picture of 4 steps has two whole ones, one of 10 three, and one of many a sixth of them."""
-    with tm.merged(unet.build(), tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0)) as handle:
+    """An image of 4 steps has two full ones, one of 10 three, and one of many a sixth of them."""
+    with tm.merged(unet.build(), tm.TileMean(tile=2, min_tokens=0)) as handle:
         reports = {steps: handle.explain(size=(128, 128), steps=steps) for steps in (4, 10, None)}
         with pytest.raises(tm.TokenMergeError, match="steps is 0"):
             handle.explain(size=(128, 128), steps=0)
-    for steps, whole in ((4, 2 / 4), (10, 3 / 10), (None, 1 / 6)):
+    for steps, full in ((4, 2 / 4), (10, 3 / 10), (None, 1 / 6)):
         work = reports[steps].models[0].multiply_adds
-        assert work.average == pytest.approx(whole * work.whole + (1 - whole) * work.steady)
+        assert work.average == pytest.approx(full * work.full + (1 - full) * work.steady)
     assert "merged over 4 steps" in str(reports[4])
     assert "merged over many steps" in str(reports[None])
     assert "every 6 steps or 35% of the noise, whichever is sooner" in str(reports[None])
@@ -192,9 +193,9 @@ def test_a_timestep_that_is_a_number_is_no_reason_to_count_otherwise(unet: TinyM
     counted = []
     for timestep in (500, torch.tensor(500)):
         model = unet.build()
-        config = tm.ToMA(tile=(2, 2), ratio=0.75, min_tokens=0)
+        config = tm.TileMean(tile=2, keys="all", min_tokens=0)
         with tm.merged(model, config) as handle, torch.no_grad():
             model(**{**unet.inputs([0], (16, 16)), "timestep": timestep})
             counted.append(handle.explain().models[0].multiply_adds)
     assert counted[0] == counted[1]
-    assert counted[0].whole > counted[0].unmerged  # it runs merged as well
+    assert counted[0].full > counted[0].unmerged  # it also runs merged
