@@ -14,10 +14,24 @@ from tokenmerge.engine.schedule import count_steps
 from tokenmerge.errors import ConfigError, UnsupportedModelError
 from tokenmerge.presets import NAMES
 
+# Models of several levels.
+UNETS = ("sd15", "sdxl", "kolors", "animatediff", "text-to-video", "i2vgen", "stable-video")
+
 
 @pytest.mark.parametrize("what", TINY_MODELS, ids=str)
-def test_quality_samples_keys_if_attention_takes_them_as_an_argument(what: TinyModel) -> None:
-    assert isinstance(tm.preset("quality", made(what.build)), tm.SampledKeys) == what.own_keys
+def test_quality_samples_keys_in_models_of_several_levels(what: TinyModel) -> None:
+    assert isinstance(tm.preset("quality", made(what.build)), tm.SampledKeys) == (what.name in UNETS)
+
+
+@pytest.mark.parametrize("what", TINY_MODELS, ids=str)
+def test_tiles_of_videos_are_deep(what: TinyModel) -> None:
+    assert tm.preset("balanced", made(what.build)).tile == ((4, 2, 2) if what.video else (4, 4))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("frames", "kept"), [(1, 16), (2, 16), (5, 32), (8, 32)])
+def test_tiles_of_videos_are_no_deeper_than_there_are_frames(frames: int, kept: int) -> None:
+    config = tm.preset("balanced", made(tiny("wan").build))
+    assert config.layout((frames, 8, 8)).kept == kept
 
 
 @pytest.mark.parametrize("what", TINY_MODELS, ids=str)

@@ -1,4 +1,4 @@
-"""Settings by what they are for, and by how a model's attention takes its keys: the one table of them.
+"""Settings by what they are for and by the kind of model: the one table of them.
 
 The values come from the embedded models at 512 px (docs/quality.md). In a UNet self-attention needs a quarter of its
 keys. In transformers of a single level keys matter more and leaving them out saves less, so most is kept with smaller
@@ -26,10 +26,19 @@ EVERYWHERE: dict[Name, MergeConfig] = {
     "balanced": TileMean(),
     "fast": TileMean(correction=FullSteps(every=8, within=0.5)),
 }
-# Attention that takes keys and values as an argument: UNets, PixArt, and registered families that say so.
-OWN_KEYS: dict[Name, MergeConfig] = {"quality": SampledKeys(), **EVERYWHERE}
-# Queries and keys are computed from the same tokens, often with text among them: all others.
-JOINT: dict[Name, MergeConfig] = {"quality": TileMean(tile=2, correction=FullSteps(every=3)), **EVERYWHERE}
+# Models of several levels, whose coarser ones see the whole image anyway: UNets, and registered families of that kind.
+LEVELS: dict[Name, MergeConfig] = {"quality": SampledKeys(), **EVERYWHERE}
+# Transformers of a single level.
+ONE_LEVEL: dict[Name, MergeConfig] = {"quality": TileMean(tile=2, correction=FullSteps(every=3)), **EVERYWHERE}
+
+# Videos: of equal tokens, tiles four frames deep kept up to 3 dB more of a toy video than flat ones, unless it moves by
+# two tokens from one latent frame to the next (docs/quality.md).
+DEEP = (4, 2, 2)
+VIDEO: dict[Name, MergeConfig] = {
+    **ONE_LEVEL,
+    "balanced": TileMean(tile=DEEP),
+    "fast": TileMean(tile=DEEP, correction=FullSteps(every=8, within=0.5)),
+}
 
 
 def preset(name: Name, model: Any) -> MergeConfig:
@@ -43,10 +52,10 @@ def preset(name: Name, model: Any) -> MergeConfig:
     if name not in NAMES:
         raise ConfigError(f"preset {name!r} is not known: use one of {', '.join(map(repr, NAMES))}.")
     denoiser: nn.Module = denoisers_of(model)[0]
-    own_keys = any(
-        part.own_keys
-        for stack in family_of(denoiser).stacks(denoiser)
-        for block in stack.blocks
-        for part in block.parts
-    )
-    return (OWN_KEYS if own_keys else JOINT)[name]
+    family = family_of(denoiser)
+    if family.video:
+        return VIDEO[name]
+    stacks = family.stacks(denoiser)
+    parts = [part for stack in stacks for block in stack.blocks for part in block.parts]
+    levels = any(stack.downsample > 1 for stack in stacks) and any(part.can_separate_keys for part in parts)
+    return (LEVELS if levels else ONE_LEVEL)[name]

@@ -11,12 +11,13 @@ from tokenmerge.methods.interfaces import CannotMerge
 def tile_on(grid: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
     """The tile with as many axes as the grid: a flat one is one frame deep; on an image a deep one has no frames.
 
-    Raises ConfigError if it is larger than the grid.
+    It is no deeper than there are frames. Raises ConfigError if it is larger than the grid otherwise.
 
     >>> tile_on((16, 32, 32), (4, 4)), tile_on((32, 32), (2, 4, 4))
     ((1, 4, 4), (4, 4))
     """
     tile = (*[1] * (len(grid) - len(tile)), *tile)[-len(grid) :]
+    tile = (*(min(side, length) for side, length in zip(tile[:-2], grid[:-2], strict=True)), *tile[-2:])
     if any(side > length for side, length in zip(tile, grid, strict=True)):
         raise ConfigError(
             f"tile {by(tile)} is larger than the {by(grid)} grid of tokens: use a tile of at most {by(grid)}, or "

@@ -18,6 +18,7 @@ class AllegroFamily(Family):
 
     name = "Allegro (video)"
     class_name = "AllegroTransformer3DModel"
+    video = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config

@@ -172,6 +172,7 @@ class Family:
     name: str = ""
     class_name: str = ""  # of the models, in diffusers or elsewhere
     pixels: int = 8  # of the image, a side, to a latent: how far its autoencoder shrinks images
+    video: bool = False  # its grids are of frames, rows and columns
     cannot_weigh: str = ""  # why attention cannot weigh keys by what they stand for, where it cannot
     latent: str = "hidden_states"  # the model's argument that holds the noisy image
     timestep: str = "timestep"  # and the one that says how much noise is left (see `Call.timestep`)

@@ -30,6 +30,7 @@ class CogVideoXFamily(Family):
 
     name = "CogVideoX (1.0, 1.5)"
     class_name = "CogVideoXTransformer3DModel"
+    video = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config

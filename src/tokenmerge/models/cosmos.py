@@ -33,6 +33,7 @@ class CosmosFamily(Family):
 
     name = "Cosmos (Predict 1, 2, 2.5)"
     class_name = "CosmosTransformer3DModel"
+    video = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config

@@ -19,6 +19,7 @@ class EasyAnimateFamily(Family):
 
     name = "EasyAnimate"
     class_name = "EasyAnimateTransformer3DModel"
+    video = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config

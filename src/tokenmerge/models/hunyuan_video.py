@@ -36,6 +36,7 @@ class HunyuanVideoFamily(Family):
 
     name = "HunyuanVideo"
     class_name = "HunyuanVideoTransformer3DModel"
+    video = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config

@@ -22,6 +22,7 @@ class HunyuanVideo15Family(Family):
 
     name = "HunyuanVideo 1.5"
     class_name = "HunyuanVideo15Transformer3DModel"
+    video = True
     pixels = 16
     conditions = ("encoder_hidden_states", "encoder_hidden_states_2", "image_embeds")
 

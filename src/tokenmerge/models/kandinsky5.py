@@ -34,6 +34,7 @@ class Kandinsky5Family(Family):
 
     name = "Kandinsky 5 (video, image)"
     class_name = "Kandinsky5Transformer3DModel"
+    video = True
     conditions = ("encoder_hidden_states", "pooled_projections")
 
     def stacks(self, model: nn.Module) -> list[Stack]:

@@ -30,6 +30,7 @@ class LTXFamily(Family):
 
     name = "LTX-Video"
     class_name = "LTXVideoTransformer3DModel"
+    video = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         blocks = tuple(

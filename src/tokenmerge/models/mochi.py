@@ -20,6 +20,7 @@ class MochiFamily(Family):
 
     name = "Mochi 1"
     class_name = "MochiTransformer3DModel"
+    video = True
     cannot_weigh = "its attention runs sample by sample on texts of different lengths"
 
     def stacks(self, model: nn.Module) -> list[Stack]:

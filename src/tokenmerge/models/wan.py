@@ -32,6 +32,7 @@ class WanFamily(Family):
 
     name = "Wan 2.1, 2.2 (video)"
     class_name = "WanTransformer3DModel"
+    video = True
     interleaved = False  # whether something is added to the tokens between blocks
 
     def stacks(self, model: nn.Module) -> list[Stack]:
