@@ -50,12 +50,12 @@ class Page:
     def load(self, workflow: dict[str, Any]) -> None:
         """A workflow in the API's format."""
         self._page.evaluate("workflow => window.app.loadApiJson(workflow, 'workflow')", workflow)
-        self._page.wait_for_function(f"window.app.graph.nodes.length === {len(workflow)}", timeout=PATIENCE)
+        self.wait_for_nodes(len(workflow))
 
     def open(self, workflow: dict[str, Any]) -> None:
         """A workflow as the page saves it."""
         self._page.evaluate("workflow => window.app.loadGraphData(workflow)", workflow)
-        self._page.wait_for_function(f"window.app.graph.nodes.length === {len(workflow['nodes'])}", timeout=PATIENCE)
+        self.wait_for_nodes(len(workflow["nodes"]))
 
     def drop(self, image: Path) -> None:
         """An image with a workflow in it, as if it were dropped onto the page."""
@@ -64,6 +64,9 @@ class Page:
             "bytes => window.app.handleFile(new File([new Uint8Array(bytes)], 'workflow.png', {type: 'image/png'}))",
             data,
         )
+
+    def wait_for_nodes(self, count: int) -> None:
+        self._page.wait_for_function(f"window.app.graph.nodes.length === {count}", timeout=PATIENCE)
 
     def types(self) -> list[str]:
         return list(self._page.evaluate("window.app.graph.nodes.map((node) => node.type)"))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from comfyui_home import ROOT
 from comfyui_page import MISSING, find_chromium, opened
 from comfyui_server import Server, running_server
+from PIL import Image
 from workflows import node
 
 
@@ -65,3 +68,19 @@ def test_the_page_runs_a_workflow_and_shows_the_explanation(server: Server, tmp_
     assert "ToMA" in shown or "TileMean" in shown
     assert "16 x 24" in shown
     assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+@pytest.mark.skipif(find_chromium() is None, reason=MISSING)
+def test_the_example_workflows_open_as_files_and_as_images(server: Server) -> None:
+    with opened(server.address) as page:
+        for path in sorted((ROOT / "example_workflows").glob("*.json")):
+            saved = json.loads(path.read_text())
+            page.open(saved)
+            assert sorted(page.types()) == sorted(node["type"] for node in saved["nodes"])
+            texts = Image.open(path.with_suffix(".png")).text  # type: ignore[attr-defined]
+            assert json.loads(texts["workflow"])["nodes"] == saved["nodes"]
+            assert set(json.loads(texts["prompt"])) == {str(node["id"]) for node in saved["nodes"]}
+            page.open({**saved, "nodes": saved["nodes"][:1], "links": []})
+            page.drop(path.with_suffix(".png"))
+            page.wait_for_nodes(len(saved["nodes"]))
+            assert "TokenMerge" in page.types()

@@ -13,7 +13,7 @@ function widgetOf(node) {
   widget.options.serialize = false; // of the prompt
   widget.inputEl.readOnly = true;
   widget.inputEl.style.fontFamily = "monospace";
-  widget.inputEl.style.whiteSpace = "pre"; // the table's columns stay below each other
+  widget.inputEl.style.whiteSpace = "pre-wrap"; // the table's columns stay below each other
   node.setSize(SIZE);
   return widget;
 }
