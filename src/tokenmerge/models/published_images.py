@@ -236,6 +236,7 @@ IMAGE_MODELS: dict[str, Architecture] = {
             "num_single_layers": 32,
             "caption_channels": (4096, 4096),
             "llama_layers": (*range(32), *[31] * 16),
+            "axes_dims_rope": (64, 32, 32),
             "max_resolution": (128, 128),
         },
     ),
