@@ -44,7 +44,8 @@ def skips_unknown(number: int, computed: int, skipped_in_a_row: int, progress: f
 
     number: of the step. computed: how many were computed before it. progress: the fraction of the noise removed.
     """
-    if speedup <= 1 or number < FIRST_UNKNOWN or progress >= LATEST_UNKNOWN:
+    # Without timesteps there is no progress, and every step may be the last.
+    if speedup <= 1 or number < FIRST_UNKNOWN or not 0 < progress < LATEST_UNKNOWN:
         return False
     # Few steps show by how far each one goes.
     if progress / number > 1 / FEWEST_STEPS:

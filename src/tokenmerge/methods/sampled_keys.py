@@ -14,8 +14,9 @@ from tokenmerge.config.checks import check_step_speedup, check_whole, store_tile
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, SelectedKeys
 from tokenmerge.methods.tiled import by, tile_on
+from tokenmerge.ops.draws import scrambled
+from tokenmerge.ops.outliers import left_in_tiles, outliers_of
 from tokenmerge.ops.regions import regions_of
-from tokenmerge.ops.selection import select_random
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,8 @@ class SampledKeys(MergeConfig):
     Args:
         tile: int or tuple of int, default (2, 2). Height and width of a tile in tokens, one number for a square. Larger
             is faster and changes more. Try 2 first, then 4.
+        outliers: int, default 0. The keys farthest from the mean of their tile that are always read. In some models
+            every token attends to a few that are unlike all others. More is a little slower and safer. Try 8 first.
         max_downsample: int, default 1. Levels up to this many times coarser, per side, than the model's finest are
             sampled. 1 is the finest level alone; 2 and 4 are a little faster and change more.
         proportional: bool, default True. Weights each key by the number of tokens it stands for. Only matters for text
@@ -43,6 +46,7 @@ class SampledKeys(MergeConfig):
     proportional: bool = True
     step_speedup: float = 1.0
     tile: int | tuple[int, ...] = (2, 2)
+    outliers: int = 0
     max_downsample: int = 1
 
     scopes: ClassVar[tuple[str, ...]] = ("site",)
@@ -54,6 +58,7 @@ class SampledKeys(MergeConfig):
         store_tile(self, "tile")
         if math.prod(self._sides) == 1:
             raise ConfigError(f"tile is {self.tile!r}, which leaves no key out: use a tile of at least 2 tokens.")
+        check_whole("outliers", self.outliers, least=0)
         check_whole("max_downsample", self.max_downsample, least=1)
         super().__post_init__()
         check_step_speedup(self.step_speedup)
@@ -82,9 +87,11 @@ class SampledKeys(MergeConfig):
     def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
         self._refuse_coarser(downsample, self.max_downsample)
         regions = regions_of(grid, tile_on(grid, self._sides))
-        if regions.count == regions.tokens:
-            raise CannotMerge(f"tile {by(self._sides)} keeps all {by(grid)} keys; choose a larger tile")
-        return Layout(grid, regions.tokens, regions.tokens, regions.count, regions, equal_mass=not regions.padded)
+        kept = regions.count + self.outliers
+        if kept >= regions.tokens:
+            raise CannotMerge(f"tile {by(self._sides)} and {self.outliers} outliers keep all {by(grid)} keys")
+        equal = not regions.padded and not self.outliers
+        return Layout(grid, regions.tokens, regions.tokens, kept, regions, equal_mass=equal)
 
     @torch.no_grad()
     def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
@@ -96,9 +103,21 @@ class SampledKeys(MergeConfig):
         if available is None:
             available = torch.ones(regions.count, regions.size, dtype=torch.bool, device=tokens.device)
         draw = 0 if place.draw is None else place.draw
-        chosen = select_random(available.unsqueeze(0), 1, available, draw)[0, :, 0]  # (R,) within regions
-        offsets = torch.arange(regions.count, device=tokens.device) * regions.size
-        samples = tokens.shape[0], -1
-        mass, owner = available.sum(dim=1, dtype=torch.float32), regions.inverse // regions.size
-        destinations = regions.order[chosen + offsets]
-        return Operators(None, SelectedKeys(destinations.expand(samples), mass.expand(samples), owner))
+        owner = regions.inverse // regions.size
+        grid = regions.scatter(tokens) if place.in_region_order else tokens
+        outliers = owner.new_empty(tokens.shape[0], 0)  # (B, K)
+        if self.outliers:
+            outliers = outliers_of(grid, owner, self.outliers, regions.count, place.one_for_batch)
+        sampled = self._sampled(available, regions.inverse[outliers], draw)  # (B, R) places
+        left = left_in_tiles(outliers, owner, regions.count)
+        mass = torch.cat([left, left.new_ones(outliers.shape)], dim=1)
+        destinations = torch.cat([regions.order[sampled], outliers], dim=1)
+        return Operators(None, SelectedKeys(destinations, mass, owner))
+
+    def _sampled(self, available: Tensor, outliers: Tensor, draw: int | Tensor) -> Tensor:
+        """(B, R): a place in each region (R, n), which is none of the outliers' (B, K) unless there is no other."""
+        places = torch.arange(available.numel(), device=available.device)
+        scores = scrambled(places, draw).masked_fill(~available.flatten(), -1).expand(outliers.shape[0], -1)
+        scores = scores.scatter(1, outliers, -1).view(-1, *available.shape)
+        offsets = torch.arange(available.shape[0], device=available.device) * available.shape[1]
+        return scores.argmax(dim=-1) + offsets

@@ -10,47 +10,80 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.checks import check_step_speedup, store_tile
+from tokenmerge.config.checks import check_step_speedup, check_whole, store_tile
 from tokenmerge.config.correction import FullSteps
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.tiled import by, refuse_white_mask, tile_on
+from tokenmerge.ops.outliers import left_in_tiles, outliers_of
+from tokenmerge.ops.picking import picked
 from tokenmerge.ops.regions import Regions, regions_of
-from tokenmerge.ops.tiles import mean_of_tiles, middles_of_tiles, spread_between_tiles, spread_with_errors
+from tokenmerge.ops.tiles import (
+    mean_of_tiles,
+    middles_of_tiles,
+    owners_of_tokens,
+    spread_between_tiles,
+    spread_with_errors,
+)
+
+WHOLE_IMAGE = 120  # more computed steps than images have
 
 
 @dataclass(frozen=True, eq=False)
 class TileMeanOperator:
-    """Averages each tile. All tokens stay in the order of the grid, and none is compared with another."""
+    """Averages each tile, but for its outliers, which follow the means as they are."""
 
     grid: tuple[int, ...]
     tiles: tuple[int, ...]  # how many along each axis
     mass: Tensor  # (B, M)
-    destinations: Tensor  # (B, M): the token in the middle of each tile
+    destinations: Tensor  # (B, M): the token in the middle of each tile, and the outliers
+    outliers: Tensor | None = None  # (B, K)
+    owner: Tensor | None = None  # (N,) the tile of each token
 
     def merge(self, tokens: Tensor) -> Tensor:
-        return mean_of_tiles(tokens, self.grid, self.tiles)
+        if self.outliers is None or self.owner is None:
+            return mean_of_tiles(tokens, self.grid, self.tiles)
+        apart = picked(tokens, self.outliers)
+        count = math.prod(self.tiles)
+        # In float32: an outlier is taken out of a sum that it makes up most of.
+        total = torch.zeros(tokens.shape[0], count, tokens.shape[2], device=tokens.device)
+        total = total.index_add(1, self.owner, tokens.float())
+        tile_of = self.owner[self.outliers].unsqueeze(-1).expand_as(apart)
+        total = total.scatter_add(1, tile_of, -apart.float())
+        left = self.mass[:, :count].unsqueeze(-1).clamp(min=1)
+        return torch.cat([(total / left).to(tokens.dtype), apart], dim=1)
 
     def unmerge(self, tokens: Tensor) -> Tensor:
-        return spread_between_tiles(tokens, self.grid, self.tiles)
+        if self.outliers is None:
+            return spread_between_tiles(tokens, self.grid, self.tiles)
+        means, apart = torch.split(tokens, [math.prod(self.tiles), self.outliers.shape[1]], dim=1)
+        spread = spread_between_tiles(means, self.grid, self.tiles)
+        return spread.scatter(1, self.outliers.unsqueeze(-1).expand_as(apart), apart)
 
     def unmerge_with(self, tokens: Tensor, errors: list[Tensor], weights: list[Tensor]) -> Tensor:
         """Unmerge and add recorded errors: in one pass on a GPU."""
-        return spread_with_errors(tokens, self.grid, self.tiles, errors, weights)
+        if self.outliers is None:
+            return spread_with_errors(tokens, self.grid, self.tiles, errors, weights)
+        restored = self.unmerge(tokens)
+        for error, weight in zip(errors, weights, strict=True):
+            restored = torch.addcmul(restored, weight.to(restored.dtype), error)
+        return restored
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileMean(MergeConfig):
     """Each tile of tokens becomes its mean, and the result is upsampled bilinearly. Full steps restore the detail.
 
-    `TileMean()` is the preset "balanced": the best balance of speed and image on the embedded models (docs/quality.md).
     The other options are those of `MergeConfig`.
 
     Args:
         tile: int or tuple of int, default (4, 4). Height and width of a tile in tokens, one number for a square (with
             frames in front for video). 4 merges 15 of 16 tokens away, 2 three of four. Larger is faster and blurs more.
             Try 2 and 4 first.
+        outliers: int, default 0. The tokens farthest from the mean of their tile that are kept as they are. In some
+            models every token attends to a few that are unlike all others, and a mean would erase those. More is a
+            little slower and safer. Try 8 and 32 first.
         correction: FullSteps or None, default `FullSteps(every=6, within=0.35)`. Without it the image is blurred.
         proportional: bool, default True. Weights each key by the number of tokens it stands for. Only matters for text
             and image tokens in one attention: there it stays closer to the unmerged image, at no measurable cost.
@@ -60,6 +93,7 @@ class TileMean(MergeConfig):
     """
 
     tile: int | tuple[int, ...] = (4, 4)
+    outliers: int = 0
     correction: FullSteps | None = field(default_factory=FullSteps)
     proportional: bool = True
     step_speedup: float = 1.0
@@ -72,8 +106,14 @@ class TileMean(MergeConfig):
             raise ConfigError(
                 f"tile is {self.tile!r}, which merges nothing: use a tile of at least 2 tokens, such as 2."
             )
+        check_whole("outliers", self.outliers, least=0)
         super().__post_init__()
         check_step_speedup(self.step_speedup)
+
+    @property
+    def refresh_every(self) -> tuple[int, int]:
+        """Outliers are chosen once an image: merging errors are those of one choice."""
+        return (WHOLE_IMAGE, WHOLE_IMAGE) if self.outliers else super().refresh_every
 
     @property
     def _sides(self) -> tuple[int, ...]:
@@ -91,11 +131,13 @@ class TileMean(MergeConfig):
         refuse_white_mask(grid, protected)
         tokens = math.prod(grid)
         regions = regions_of(grid, tile_on(grid, self._sides), protected) if protected else None
-        kept = math.prod(self._tiles(grid)) if regions is None else regions.count + regions.aside
-        if kept == tokens:
+        means = math.prod(self._tiles(grid)) if regions is None else regions.count
+        kept = means + (self.outliers if regions is None else regions.aside)
+        if kept >= tokens:
             raise CannotMerge(f"tile {by(self._sides)} keeps all {by(grid)} tokens; choose a larger tile")
         kept_keys = tokens if self.keys == "all" else kept
-        return Layout(grid, tokens, kept, kept_keys, regions, equal_mass=regions is None, fixed=True)
+        equal = regions is None and not self.outliers
+        return Layout(grid, tokens, kept, kept_keys, regions, equal_mass=equal, fixed=True)
 
     def _tiles(self, grid: tuple[int, ...]) -> tuple[int, ...]:
         """How many tiles there are along each axis. If they do not divide it, they differ by up to a token."""
@@ -109,8 +151,16 @@ class TileMean(MergeConfig):
             return operators_for(self.keys, _around_protected(tokens, layout.regions))
         samples, grid, tiles = tokens.shape[0], layout.grid, self._tiles(layout.grid)
         middles = middles_of_tiles(grid, tiles, tokens.device)
-        mass = torch.full((), layout.tokens / layout.kept, device=tokens.device).expand(samples, layout.kept)
-        return operators_for(self.keys, TileMeanOperator(grid, tiles, mass, middles.expand(samples, -1)))
+        count = math.prod(tiles)
+        if not self.outliers:
+            mass = torch.full((), layout.tokens / count, device=tokens.device).expand(samples, count)
+            return operators_for(self.keys, TileMeanOperator(grid, tiles, mass, middles.expand(samples, -1)))
+        owner = owners_of_tokens(grid, tiles, tokens.device)
+        outliers = outliers_of(tokens, owner, self.outliers, count, place.one_for_batch)
+        left = left_in_tiles(outliers, owner, count)
+        mass = torch.cat([left, left.new_ones(outliers.shape)], dim=1)
+        destinations = torch.cat([middles.expand(samples, -1), outliers], dim=1)
+        return operators_for(self.keys, TileMeanOperator(grid, tiles, mass, destinations, outliers, owner))
 
 
 def _around_protected(tokens: Tensor, regions: Regions) -> LinearOperator:

@@ -85,6 +85,19 @@ def middles_of_tiles(grid: tuple[int, ...], tiles: tuple[int, ...], device: torc
     return places
 
 
+def owners_of_tokens(grid: tuple[int, ...], tiles: tuple[int, ...], device: torch.device) -> Tensor:
+    """(N,): the tile that each token lies in.
+
+    >>> owners_of_tokens((2, 4), (1, 2), torch.device("cpu")).tolist()
+    [0, 0, 1, 1, 0, 0, 1, 1]
+    """
+    owner = torch.zeros(1, dtype=torch.long, device=device)
+    for length, count in zip(grid, tiles, strict=True):
+        along = torch.arange(length, device=device) * count // length
+        owner = (owner.unsqueeze(1) * count + along).flatten()
+    return owner
+
+
 def _mean_of_frames(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...]) -> Tensor:
     """(B, F * P, C) -> (B, f * P, C), with P tokens in a frame."""
     length, count = math.prod(grid[:-2]), math.prod(tiles[:-2])
