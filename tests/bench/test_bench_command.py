@@ -98,7 +98,7 @@ def test_options_of_methods_are_used_and_written_down(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["--model", "sdxk"], "did you mean sdxl"),
-        (["--methods", "toma,toam"], "'toam', which is not known: use any of none, toma"),
+        (["--methods", "toma,toam"], "'toam', which is not known: use any of none, tile-mean"),
         (["--methods", "toma,toma"], "one method twice"),
         (["--ratios", "1.5"], "--ratios has 1.5: .* between 0 and 1"),
         (["--ratios", "0"], "--ratios has 0: .* between 0 and 1"),

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tokenmerge import TileMean
+from tokenmerge import ToMA
 from tokenmerge.bench.ops import VARIANTS, operation_trials, toma_operations, tomesd_operations
 from tokenmerge.errors import UsageError
 
@@ -33,7 +33,7 @@ def test_operations_of_toma_shorten_and_lengthen(name: str) -> None:
 def test_weights_alone_keep_the_destinations() -> None:
     from tokenmerge.methods.interfaces import Operators
 
-    operations = toma_operations(torch.randn(2, 256, 8), TileMean())
+    operations = toma_operations(torch.randn(2, 256, 8), ToMA())
     selected, weighted = operations["select"](), operations["weights"]()
     assert isinstance(selected, Operators)
     assert isinstance(weighted, Operators)

@@ -75,7 +75,7 @@ def test_a_budget_that_nothing_keeps_names_the_nearest(run: Run) -> None:
         ("{", "cannot be read as JSON"),
         ("[]", "holds no method"),
         ('{"method": "ToMA", "ratio": 2}', "ratio is 2"),
-        ('{"method": "Nothing"}', "'Nothing' is not known"),
+        ('{"method": "NoSuchMethod"}', "'NoSuchMethod' is not known"),
     ],
 )
 def test_a_broken_config_is_a_sentence(run: Run, tmp_path: Path, text: str, told: str) -> None:

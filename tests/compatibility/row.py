@@ -35,6 +35,7 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict, hash=False)  # of the merging method
     scopes: tuple[str, ...] = SCOPES  # where it works; elsewhere it must raise
     changes: bool = True  # does it show in an unmerged picture?
+    single_steps: bool = False  # every call is an image: its only step runs full where a correction asks for full steps
     copies: bool = False  # does switching it on copy the model, and the merging with it?
     tolerance: float = 1e-4  # how far a picture may move by rounding alone
     remark: str = ""

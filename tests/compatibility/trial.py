@@ -97,7 +97,8 @@ def feature_first(row: Row, subject: Any, scope: Any, expected: Unmerged) -> tup
     assert_as_it_was(row, subject, expected)
     assert drawn.isfinite().all()
     assert detailed.isfinite().all()
-    assert_other(detailed, expected.drawn, "merging with detail changes nothing")
+    if not row.single_steps:
+        assert_other(detailed, expected.drawn, "merging with detail changes nothing")
     assert_other(drawn, expected.drawn, "merging changes nothing")
     for few, many in zip(means(lengths), expected.lengths, strict=True):
         assert few < 0.95 * many, f"layers see {few:.0f} tokens merged and {many:.0f} unmerged"
@@ -107,7 +108,9 @@ def feature_first(row: Row, subject: Any, scope: Any, expected: Unmerged) -> tup
 def works_without_a_scope(row: Row, subject: Any, expected: Unmerged) -> None:
     """Left to us, the scope is one that works: what can be merged around parts is never refused."""
     with merged(row, subject, CORRECTED, None):
-        assert_other(row.draw(subject), expected.drawn, "merging with detail changes nothing")
+        drawn = row.draw(subject)
+    if not row.single_steps:
+        assert_other(drawn, expected.drawn, "merging with detail changes nothing")
     assert_as_it_was(row, subject, expected)
 
 

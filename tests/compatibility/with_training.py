@@ -55,6 +55,7 @@ ROWS = [
         partial(train, kind),
         partial(train, kind),
         changes=False,
+        single_steps=True,
         remark="every weight gets a gradient, and the loss falls",
     )
     for name, switch_on in (("a training step", nn.Module.train), ("gradient checkpointing", checkpoint_gradients))

@@ -78,12 +78,12 @@ class _TimedOperator:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.bare, name)
-        return self._timed_spread if name == "spread" else found  # which not every operator has
+        return self._timed_unmerge_with if name == "unmerge_with" else found  # which not every operator has
 
-    def _timed_spread(self, tokens: Tensor) -> Tensor:
+    def _timed_unmerge_with(self, tokens: Tensor, errors: list[Tensor], weights: list[Tensor]) -> Tensor:
         with self._stopwatch.lap("unmerge"):
-            spread: Tensor = self.bare.spread(tokens)  # type: ignore[attr-defined]
-            return spread
+            restored: Tensor = self.bare.unmerge_with(tokens, errors, weights)  # type: ignore[attr-defined]
+            return restored
 
     def merge(self, tokens: Tensor) -> Tensor:
         with self._stopwatch.lap("merge"):
