@@ -199,7 +199,7 @@ def test_what_answers_for_a_transformer_is_never_given_merged_tokens(what: TinyM
 
         owner.forward = answer
 
-    with tm.merged(model, tm.ToMA(ratio=0.5, tile=(2, 2), **SMALL)):
+    with tm.merged(model, tm.ToMA(ratio=0.5, tile=(2, 2), scope="stack", **SMALL)):
         owner = transformers(model)[0]
         cache(owner)
         for timestep in (1000.0, 990.0, 980.0, 970.0):

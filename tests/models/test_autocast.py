@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from checks import SMALL, session_on
 from tiny_models import made, tiny
 
 import tokenmerge as tm
+from tokenmerge.methods.toma import PseudoInverseToMA
 
 
 def closeness(similarity: torch.Tensor, count: int, available: torch.Tensor) -> torch.Tensor:
@@ -19,11 +21,15 @@ def closeness(similarity: torch.Tensor, count: int, available: torch.Tensor) -> 
 
 
 @pytest.mark.parametrize("scope", ["site", "stack"])
-@pytest.mark.parametrize("options", [{"selector": closeness}, {"unmerge": "pinv"}], ids=["selector", "pinv"])
-def test_plans_are_made_in_full_precision(scope: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [tm.ToMA(tile=(4, 4), selector=closeness, **SMALL), PseudoInverseToMA(tile=(4, 4), **SMALL)],
+    ids=["selector", "pinv"],
+)
+def test_plans_are_made_in_full_precision(scope: Any, config: tm.ToMA) -> None:
     pixart = tiny("pixart")
     model = made(pixart.build)
-    tm.apply(model, tm.ToMA(tile=(4, 4), scope=scope, **options, **SMALL))
+    tm.apply(model, dataclasses.replace(config, scope=scope))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         image = pixart.call(model, [1], (8, 8))
         assert torch.is_autocast_enabled("cpu")

@@ -18,6 +18,7 @@ from torch._dynamo.utils import counters
 import tokenmerge as tm
 from tokenmerge.config.keep import mask_on_grid, read_mask
 from tokenmerge.errors import ConfigError, NothingMergedError
+from tokenmerge.methods.toma import PseudoInverseToMA
 from tokenmerge.ops.regions import regions_of
 
 TILES = tm.ToMA(ratio=0.5, tile=(4, 4), **SMALL)
@@ -96,10 +97,18 @@ def test_regions_hold_every_other_token_once(aside: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("what", FAMILIES, ids=str)
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("options", [{}, {"attend": "global"}, {"selector": "random", "unmerge": "pinv"}], ids=str)
-def test_white_tokens_are_not_merged(what: TinyModel, scope: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        TILES,
+        dataclasses.replace(TILES, region="tile+global"),
+        PseudoInverseToMA(ratio=0.5, tile=(4, 4), selector="random", **SMALL),
+    ],
+    ids=["tile", "tile+global", "random, pseudo-inverse"],
+)
+def test_white_tokens_are_not_merged(what: TinyModel, scope: Any, config: tm.ToMA) -> None:
     model, grid = made(what.build), what.grid(8, 8)
-    tm.apply(model, dataclasses.replace(TILES, scope=scope, **options), keep=WHITE)
+    tm.apply(model, dataclasses.replace(config, scope=scope), keep=WHITE)
     what.call(model, [1], grid)
     stack = session_on(model).stacks[0]
     layout = stack.program.layout
@@ -156,9 +165,9 @@ def test_the_mask_matters_to_the_image_and_more_so_to_what_is_white() -> None:
     assert errors[1] < errors[0] / 2
 
 
-@pytest.mark.parametrize("method", [tm.ToMeSD, tm.ToFu, tm.ToDo])
+@pytest.mark.parametrize("method", [tm.ToMeSD, tm.ToFu, tm.ToDo, tm.SampledKeys])
 def test_other_methods_refuse_a_mask(method: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{method.__name__} cannot keep a part of the image.*use ToMA"):
+    with pytest.raises(ConfigError, match=f"{method.__name__} cannot keep a part of the image.*use TileMean or ToMA"):
         tm.apply(made(tiny("sd15").build), method(**SMALL), keep=WHITE)
 
 
