@@ -101,6 +101,8 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     # TileMean, SampledKeys and ToMA
     "region": st.sampled_from(REGIONS),
     "tile": st.tuples(few, few) | st.sampled_from([(2, 2), (4, 4), (1, 1), (8, 8), (2, 4, 4), (10**6, 10**6)]),
+    "outliers": st.sampled_from([0, 1, 2, 5, 8, 32, 300]),
+    "step_speedup": st.floats(1, 4) | st.sampled_from([1, 1.5, 2, 3, 10, 1e300]),
     "selector": st.sampled_from([*SELECTORS, first_ones, too_few, beyond_the_region, not_whole]),
     # ToMeSD, ToFu and ToDo
     "sx": few,

@@ -27,7 +27,7 @@ SIZES: dict[str, Any] = {
 def cogview3_plus() -> nn.Module:
     from diffusers import CogView3PlusTransformer2DModel
 
-    return CogView3PlusTransformer2DModel(**SIZES, pos_embed_max_size=16, sample_size=16)
+    return CogView3PlusTransformer2DModel(**SIZES, pos_embed_max_size=24, sample_size=24)
 
 
 def cogview_inputs(seeds: Sequence[int], grid: Grid) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def cosmos() -> nn.Module:
         mlp_ratio=2.0,
         text_embed_dim=12,
         adaln_lora_dim=4,
-        max_size=(16, 32, 32),
+        max_size=(16, 48, 48),
         concat_padding_mask=False,
         extra_pos_embed_type="learnable",
     )
