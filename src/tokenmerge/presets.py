@@ -31,8 +31,8 @@ LEVELS: dict[Name, MergeConfig] = {"quality": SampledKeys(), **EVERYWHERE}
 # Transformers of a single level.
 ONE_LEVEL: dict[Name, MergeConfig] = {"quality": TileMean(tile=2, correction=FullSteps(every=3)), **EVERYWHERE}
 
-# Videos: of equal tokens, tiles four frames deep kept up to 3 dB more of a toy video than flat ones, unless it moves by
-# two tokens from one latent frame to the next (docs/quality.md).
+# Videos: with nearly as many tokens, tiles four frames deep kept up to 3 dB more of a toy video than flat ones, unless
+# it moves by two tokens from one latent frame to the next (docs/quality.md).
 DEEP = (4, 2, 2)
 VIDEO: dict[Name, MergeConfig] = {
     **ONE_LEVEL,
