@@ -126,7 +126,8 @@ def test_a_broken_sample_leaves_the_others_alone(tiny: TinyModel, scope: Any) ->
         inputs = tiny.inputs([1, 2], grid)
         inputs[first][0] = inputs[first][0] * math.nan
         broken = tiny.run(model, inputs)
-    assert broken[0].isnan().all()
+    image = slice(tiny.text if tiny.returns_text else 0, None)
+    assert broken[0][image].isnan().all()
     torch.testing.assert_close(broken[1], whole[1], rtol=1e-5, atol=1e-5)
 
 
@@ -135,6 +136,8 @@ def test_a_broken_sample_leaves_the_others_alone(tiny: TinyModel, scope: Any) ->
 def test_one_token_is_an_error(tiny: TinyModel, config: tm.MergeConfig) -> None:
     if tiny.video:
         pytest.skip("two frames are two tokens")
+    if tiny.even:
+        pytest.skip("the model itself refuses it")
     model = made(tiny.build)
     with pytest.raises(TokenMergeError), tm.merged(model, config):
         tiny.call(model, [1], (1, 1))

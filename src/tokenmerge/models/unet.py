@@ -52,7 +52,7 @@ class UNetFamily(Family):
         like = next(model.parameters())
         new: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
         # Kolors has its text projected, and reads 256 tokens of it; 77 is CLIP's sequence length.
-        projected = config.encoder_hid_dim_type == "text_proj"
+        projected = getattr(config, "encoder_hid_dim_type", None) == "text_proj"  # those of videos have none
         text = (256, config.encoder_hid_dim) if projected else (77, _widest(config.cross_attention_dim))
         inputs: dict[str, Any] = {
             "sample": torch.randn(batch, config.in_channels, size[0] // 8, size[1] // 8, **new),

@@ -134,8 +134,9 @@ def _weightless_twin(model: nn.Module) -> nn.Module:
     if hasattr(kind, "from_config"):
         with torch.device("meta"):
             twin: nn.Module = kind.from_config(model.config)
+        # Weights made from lists of numbers are on the CPU even so (those of Stable Video Diffusion that mix frames).
         # Past diffusers' own `to`, which warns about modules that nobody will compute with here.
-        return nn.Module.to(twin, _computed_in(model)).eval()
+        return nn.Module.to(twin, device="meta", dtype=_computed_in(model)).eval()
     # Weights are taken for copied, so that no second set of them is ever in memory.
     weightless: Any = {id(tensor): _empty(tensor) for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, weightless).eval()

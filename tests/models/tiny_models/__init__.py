@@ -178,7 +178,7 @@ ALL_TINY_MODELS = [
     TinyModel("hidream", hidream, hidream_inputs, text=11, square=True, timestep="timesteps", since="0.42"),
     TinyModel("prx", prx, prx_inputs, text=5, since="0.42"),
     TinyModel("nucleus", nucleus, nucleus_inputs, text=5, since="0.42"),
-    TinyModel("qwen-image-2.1", qwen_image21, qwen_image21_inputs, text=3, even=True, since="0.42"),
+    TinyModel("qwen-image-2.1", qwen_image21, qwen_image21_inputs, text=3, returns_text=True, even=True, since="0.42"),
     TinyModel("hunyuan-dit", hunyuan_dit, hunyuan_dit_inputs, scopes=("site",), since="0.42"),
     TinyModel("cogvideox", cogvideox, cogvideox_inputs, text=5, video=True, since="0.42"),
     TinyModel("consisid", consisid, cogvideox_inputs, text=5, video=True, since="0.42"),
@@ -191,15 +191,17 @@ ALL_TINY_MODELS = [
         "wan-vace", wan_vace, wan_vace_inputs, video=True, read_elsewhere=("site", "block", "stack"), since="0.42"
     ),
     TinyModel("wan-animate", wan_animate, wan_animate_inputs, video=True, since="0.42"),
-    TinyModel("cosmos", cosmos, cosmos_inputs, video=True, double=False, since="0.42"),
+    TinyModel("cosmos", cosmos, cosmos_inputs, video=True, double=False, timestep_logarithmic=True, since="0.42"),
     TinyModel("kandinsky5", kandinsky5, kandinsky5_inputs, video=True, double=False, since="0.42"),
     TinyModel("ltx2", ltx2, ltx2_inputs, video=True, read_elsewhere=("site",), since="0.42"),
     TinyModel("allegro", allegro, allegro_inputs, video=True, since="0.42"),
     TinyModel("latte", latte, latte_inputs, own_keys=True, since="0.42"),
     TinyModel("animatediff", animatediff, animatediff_inputs, own_keys=True, since="0.42"),
     TinyModel("text-to-video", text_to_video, video_unet_inputs, own_keys=True, since="0.42"),
-    TinyModel("i2vgen", i2vgen, i2vgen_inputs, own_keys=True, since="0.42"),
-    TinyModel("stable-video", stable_video, stable_video_inputs, own_keys=True, since="0.42"),
+    TinyModel("i2vgen", i2vgen, i2vgen_inputs, own_keys=True, context=73, since="0.42"),
+    TinyModel(
+        "stable-video", stable_video, stable_video_inputs, own_keys=True, timestep_logarithmic=True, since="0.42"
+    ),
 ]
 # What an older release of diffusers lacks cannot be tested there.
 TINY_MODELS = [model for model in ALL_TINY_MODELS if Version(model.since) <= DIFFUSERS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,8 @@ class TinyModel:
     build: Callable[[], nn.Module]
     inputs: Callable[[Sequence[int], Grid], dict[str, Any]]  # (one seed per sample, grid)
     text: int = 0  # tokens of text in joint attention
+    returns_text: bool = False  # does its output have the tokens of text, in front?
+    context: int = 0  # keys of attention to text and image, where they are more than the tokens of the grid
     video: bool = False
     scopes: tuple[str, ...] = ("site", "block", "stack")
     merges_keys: bool = True  # does it have self-attention that runs on merged tokens?
@@ -39,6 +42,7 @@ class TinyModel:
     square: bool = False  # the model itself takes square images alone
     timestep: str = "timestep"  # the argument that tells the step
     timestep_rises: bool = False
+    timestep_logarithmic: bool = False  # the model is given log(sigma) / 4
     since: str = "0.35"  # the first release of diffusers that has it
 
     def grid(self, height: int, width: int) -> Grid:
@@ -49,10 +53,14 @@ class TinyModel:
 
     def call(self, model: nn.Module, seeds: Sequence[int], grid: Grid, timestep: float = 0.5, **more: Any) -> Tensor:
         inputs = self.inputs(seeds, grid)
-        inputs[self.timestep] = torch.full_like(
-            inputs[self.timestep], 1 - timestep if self.timestep_rises else timestep
-        )
+        inputs[self.timestep] = torch.full_like(inputs[self.timestep], self.told(timestep))
         return self.run(model, {**inputs, **more})
+
+    def told(self, timestep: float) -> float:
+        """How the model is told how much noise is left."""
+        if self.timestep_logarithmic:
+            return math.log(timestep) / 4
+        return 1 - timestep if self.timestep_rises else timestep
 
     def run(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """The model's output as one tensor."""
