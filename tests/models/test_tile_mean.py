@@ -11,6 +11,7 @@ from short_runs import FAMILIES, TIMESTEPS, errors, generate
 from tiny_models import TinyModel, made, tiny
 
 import tokenmerge as tm
+from tokenmerge.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +90,8 @@ def test_no_destinations_are_counted_because_none_are_selected() -> None:
     assert (measured.calls, measured.full, measured.selections, measured.weightings) == (7, 3, 0, 0)
     assert str(measured).startswith("7 calls, 3 of them at full steps, ")
     assert "destinations" not in str(measured)
+
+
+def test_outliers_and_a_mask_together_are_refused() -> None:
+    with pytest.raises(ConfigError, match="leave out one of the two"):
+        tm.TileMean(outliers=5).layout_keeping((8, 8), 1, (0, 1))

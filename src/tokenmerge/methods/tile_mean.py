@@ -129,6 +129,10 @@ class TileMean(MergeConfig):
 
     def layout_keeping(self, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...]) -> Layout:
         refuse_white_mask(grid, protected)
+        if protected and self.outliers:
+            raise ConfigError(
+                f"outliers is {self.outliers} and keep protects tokens of its own: leave out one of the two."
+            )
         tokens = math.prod(grid)
         regions = regions_of(grid, tile_on(grid, self._sides), protected) if protected else None
         means = math.prod(self._tiles(grid)) if regions is None else regions.count
