@@ -1,4 +1,4 @@
-"""Does a family describe its model rightly? For families of your own, as docs/extending.md shows how to write them.
+"""Checks that a family describes its model rightly. For families of your own (docs/extending.md).
 
 >>> assert not check_family(model, MyFamily())  # doctest: +SKIP
 """
