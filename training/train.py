@@ -34,7 +34,7 @@ from training.data import work_parser
 from training.emoji_sd import EmojiSD
 from training.package import take_over_files, take_over_weights
 from training.photographs import TOKEN
-from training.quick import quick_operations
+from training.quick import compile_blocks, quick_operations
 from training.recipes import RECIPES
 from training.run import Run
 
@@ -97,11 +97,20 @@ def merging(model: nn.Module, ratio: float | None, size: int) -> AbstractContext
     return tokenmerge.merged(denoiser, tokenmerge.ToMA(ratio=ratio, min_tokens=MERGED_TOKENS, skip_blocks=0))
 
 
+def half_precision(enabled: bool) -> AbstractContextManager[object]:
+    """Matrix products in bfloat16 and all else as it is, which compiled blocks make quick by themselves."""
+    return torch.autocast("cpu", torch.bfloat16) if enabled else nullcontext()
+
+
 def step(args: argparse.Namespace, run: Run, pictures: Batches, size: int, rate: float) -> float:
     """One optimiser step; returns the loss."""
     run.set_rate(rate)
     samples = batch_size(args, size)
-    with merging(run.model, args.merge, size), quick_operations(args.half):
+    with (
+        merging(run.model, args.merge, size),
+        quick_operations(args.half and not args.compile),
+        half_precision(args.compile),
+    ):
         loss = run.model.loss(*pictures.batch(samples), args.bias)  # type: ignore[operator]
     loss.backward()
     nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
@@ -170,7 +179,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--merge", type=float, default=None, help="fraction of tokens merged away at 512 px")
     parser.add_argument("--window", type=int, default=None, help="tokens a side at most; photo-flux trains crops above")
     parser.add_argument("--wide", type=float, default=0.0, help="share of photo-flux's steps laid out as for 512 px")
+    parser.add_argument("--route", type=float, default=0.0, help="share of tokens past photo-flux's middle blocks")
     parser.add_argument("--half", action="store_true", help="bfloat16 and quicker operations, for CPUs that have it")
+    parser.add_argument("--compile", action="store_true", help="bfloat16 in compiled blocks of a Flux transformer")
     parser.add_argument("--from-package", action="store_true", help="without a checkpoint, go on from packaged weights")
     parser.add_argument("--pause-file", type=Path, default=None, help="training sleeps while this file exists")
     parser.add_argument("--save-every", type=float, default=180, help="seconds between checkpoints")
@@ -191,6 +202,9 @@ def main() -> None:
         model.levels = args.levels  # type: ignore[assignment]
     if packaged is not None:
         take_over_weights(packaged, model)
+    model.route = args.route  # type: ignore[assignment]
+    if args.compile:
+        compile_blocks(model.transformer)  # type: ignore[arg-type]
     run = Run(model, path, args.average)
     run.load()
     run.done["pictures"] = len(recipe.captions(args.work)[: args.pictures])

@@ -14,8 +14,8 @@ from transformers import CLIPTokenizer
 from tokenmerge.zoo.loading import load_folder
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 from training.package import take_over_files, take_over_weights
-from training.photo_flux import PhotoFlux, spread_positions
-from training.quick import plain_attention, quick_operations, turned
+from training.photo_flux import PhotoFlux, grid_ids, pack, run_routed, spread_positions
+from training.quick import plain_attention, quick_operations, spread_attention, turned
 from training.run import build_optimizers
 from training.vocabulary import build_tokenizer
 
@@ -32,6 +32,46 @@ def test_plain_attention_is_attention(mask: str) -> None:
     torch.testing.assert_close(plain_attention(query, key, value, **options), theirs)
 
 
+def test_attention_of_compiled_blocks_takes_the_layout_of_diffusers() -> None:
+    torch.manual_seed(0)
+    parts = torch.randn(3, 2, 6, 4, 8)
+    theirs = scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts)).transpose(1, 2)
+    torch.testing.assert_close(spread_attention(*parts, is_causal=False), theirs)
+
+
+def random_photo_flux() -> PhotoFlux:
+    """An untrained model whose blocks are not the identity."""
+    torch.manual_seed(0)
+    model = PhotoFlux(build_tokenizer(["lemons"]))
+    for parameter in model.transformer.parameters():
+        torch.nn.init.normal_(parameter, std=0.04)
+    return model
+
+
+def test_routing_no_tokens_past_the_middle_is_the_stock_transformer() -> None:
+    model, sigma, positions = random_photo_flux(), torch.tensor([0.9, 0.4]), spread_positions(10, 32)
+    latents = torch.randn(2, 5, 20, 20)
+    text = model.encode(torch.zeros(2, 16, dtype=torch.long))
+    stock = pack(model.predict(latents, sigma, *text, positions))
+    none = run_routed(model.transformer, pack(latents), *text, sigma, grid_ids(positions), share=0.0)
+    torch.testing.assert_close(none, stock)
+
+
+def test_tokens_are_routed_in_training_alone() -> None:
+    model, sigma, positions = random_photo_flux(), torch.tensor([0.9, 0.4]), spread_positions(10, 32)
+    latents = torch.randn(2, 5, 20, 20)
+    text = model.encode(torch.zeros(2, 16, dtype=torch.long))
+    stock = model.predict(latents, sigma, *text, positions)
+    model.route = 0.5
+    with torch.no_grad():
+        torch.testing.assert_close(model.predict(latents, sigma, *text, positions), stock)
+    lengths: list[int] = []
+    for block in model.transformer.single_transformer_blocks:
+        block.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
+    assert not torch.allclose(model.predict(latents, sigma, *text, positions), stock)
+    assert lengths == [50, 50, 50, 50, 100]
+
+
 def test_complex_rotary_positions_are_those_of_diffusers() -> None:
     x, angles = torch.randn(2, 5, 3, 8), torch.randn(5, 4).repeat_interleave(2, dim=1)
     rotary = (angles.cos(), angles.sin())
@@ -39,11 +79,7 @@ def test_complex_rotary_positions_are_those_of_diffusers() -> None:
 
 
 def test_quick_operations_are_used_near_the_stock_ones_and_put_back() -> None:
-    torch.manual_seed(0)
-    tokenizer = build_tokenizer(["lemons"])
-    model = PhotoFlux(tokenizer)
-    for parameter in model.transformer.parameters():
-        torch.nn.init.normal_(parameter, std=0.04)
+    model = random_photo_flux()
     tokens = torch.zeros(2, 16, dtype=torch.long)
     latents, sigma, positions = torch.randn(2, 5, 8, 8), torch.tensor([0.9, 0.4]), spread_positions(4, 32)
     stock = transformer_flux.apply_rotary_emb
