@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.arguments import token_argument
+from tokenmerge.engine.residual import contradictions
 from tokenmerge.engine.session import Session
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.methods.tomesd import ToMeSD
@@ -52,6 +53,7 @@ def check_family(model: nn.Module, family: Family, size: tuple[int, int] = (256,
     except Exception as error:  # whatever a model's own code raises
         return [f"the model cannot be called with what example_inputs returns: {_said(error)}."]
     problems = [*_call_read(model, family, inputs), *_grids(model, family, inputs)]
+    problems = problems or [*contradictions(model, family.stacks(model), inputs)]
     return _distinct(problems or [*_runs(model, family, inputs, before)])
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import warnings
 from collections.abc import Iterable
 
 from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.compatibility import misfit
-from tokenmerge.engine.program import StackDescription
+from tokenmerge.engine.program import Program, StackDescription
 from tokenmerge.engine.schedule import Policy
-from tokenmerge.errors import ConfigError, NothingMergedError
+from tokenmerge.errors import ConfigError, NothingMergedError, NothingMergedWarning
 from tokenmerge.models.base import Block, Family, Part, Stack, chosen_parts
 from tokenmerge.models.check import problems_of
 
@@ -92,6 +93,24 @@ def _skipped(choice: int | tuple[int, int] | tuple[str, ...] | None, default: in
                 f"anything."
             )
     return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+def why_nothing(programs: Iterable[Program]) -> str:
+    """Each grid on which nothing is merged, with the reason."""
+    reasons = [
+        f"{' x '.join(map(str, program.grid))}: {program.reason or 'none of the chosen parts can merge here'}"
+        for program in programs
+    ]
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def warn_all_was_full() -> None:
+    warnings.warn(
+        "nothing was merged: the images had so few steps that all of them ran full. Use more steps; or, for models of "
+        "a single step, a method without a correction, such as ToMA(ratio=0.5, keys='all').",
+        NothingMergedWarning,
+        stacklevel=3,
+    )
 
 
 def attention_of(block: Block, part: Part) -> nn.Module:

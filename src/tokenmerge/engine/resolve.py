@@ -186,10 +186,15 @@ class _Resolver:
             refresh=not recording,
             gather=self.reorders and first is run[0],
             scatter=self.reorders and last is run[-1],
-            residual=merges and where != "transformer",  # a transformer adds what it makes to its image anyway
+            residual=merges and where != "transformer" and self._adds(first, last),  # a transformer adds it itself
             corrected=merges and self.corrected,
             placement=self.placement,
         )
+
+    def _adds(self, first: Block, last: Block) -> bool:
+        """Whether a span of blocks returns its input plus something, because each of them does."""
+        run = self.run_of[first.name]
+        return all(block.residual is not False for block in run[run.index(first) : run.index(last) + 1])
 
     def _spans_of_parts(self, block: Block) -> Iterator[SpanRow]:
         for part in self._parts(block):
@@ -205,6 +210,7 @@ class _Resolver:
                 context=self._context(block),
                 trailing=self.call.trailing,
                 part=part,
+                residual=bool(part.residual) if part.module else block.residual is not False,
                 corrected=self.corrected,
                 separate_keys=part.own_keys and self.config.separate_keys,
                 placement=self.placement,

@@ -6,7 +6,6 @@ save_pretrained never sees them.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -25,20 +24,21 @@ from tokenmerge.engine.compatibility import (
     refuse_cache,
     suited,
 )
-from tokenmerge.engine.describe import describe, policy_of, refuse_misfit
+from tokenmerge.engine.describe import describe, policy_of, refuse_misfit, warn_all_was_full, why_nothing
 from tokenmerge.engine.follow import Follower, RisingTime
 from tokenmerge.engine.forecast import Point
 from tokenmerge.engine.hooks import PlacedHook
 from tokenmerge.engine.program import AttentionRow, Facts, SpanRow
+from tokenmerge.engine.residual import with_residuals
 from tokenmerge.engine.resolve import layout_of
 from tokenmerge.engine.schedule import Kind, Schedule, Step
 from tokenmerge.engine.skipping import Skipping, TimelineOf
 from tokenmerge.engine.stack_run import StackRun
 from tokenmerge.engine.state import State
 from tokenmerge.engine.surroundings import look_around
-from tokenmerge.errors import MergeRuntimeError, NothingMergedError, NothingMergedWarning
+from tokenmerge.errors import MergeRuntimeError, NothingMergedError
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, named_arguments
-from tokenmerge.models.base import Call, Family, chosen_parts
+from tokenmerge.models.base import Call, Family, Stack, chosen_parts
 from tokenmerge.ops.compiling import outside_compile
 
 # Of a call that is left out of the schedule.
@@ -90,7 +90,11 @@ class Session:
         tried = [self.config.at(progress) for progress in self.config.moments()]
         if not any(tried):
             raise NothingMergedError(f"nothing would be merged in {type(model).__name__}: ratio is 0 at every step.")
-        self.stacks = [StackRun(described, self) for described in describe(model, family, self.config, stacks)]
+        self.stacks = self._runs_of(stacks)
+        self._knows_residuals = family.known_residuals or not config.merges_queries or inspected is not None
+
+    def _runs_of(self, stacks: list[Stack]) -> list[StackRun]:
+        return [StackRun(described, self) for described in describe(self.model, self.family, self.config, stacks)]
 
     # -- attaching ---------------------------------------------------------------------------------------------------
 
@@ -128,6 +132,8 @@ class Session:
             return
         given = as_one(given_argument(self._names, args, kwargs, self._names[0]))
         refuse_empty(given)
+        if not self._knows_residuals:
+            self._measure_residuals(args, kwargs)
         for stack in self.stacks:
             stack.follow_changes()
         self.compiled = is_compiled(self._modules())
@@ -149,6 +155,15 @@ class Session:
             stack.begin_call(self._kind_of(stack, step, call))
         for stack in self._stacks_of(model):
             stack.read_owner(args, kwargs)
+
+    def _measure_residuals(self, args: Args, kwargs: Kwargs) -> None:
+        """Find out what the family leaves open, while nothing of ours stands inside the model."""
+        self._knows_residuals = True
+        for stack in self.stacks:
+            stack.detach()
+        self.stacks = self._runs_of(with_residuals(self.model, [run.stack for run in self.stacks], args, kwargs))
+        for stack in self.stacks:
+            stack.attach()
 
     def _advance(self, call: Call, args: Args, kwargs: Kwargs, inputs: Tensor) -> Step:
         """Find out which step of which image this is."""
@@ -232,9 +247,10 @@ class Session:
             stack.forget_call()
         mergeable = any(stack.program.merges for stack in self.stacks)
         merges = mergeable and self.step.kind is Kind.MERGED
-        if not mergeable and self.skipping is None and not self._merges_later():
+        if not mergeable and self.skipping is None and not (self.config.varies and self._merges_later()):
+            reasons = why_nothing(stack.program for stack in self.stacks if stack.described.merging)
             raise NothingMergedError(
-                f"nothing was merged in this call ({self._why_nothing()}). Use a larger image, a lower min_tokens or "
+                f"nothing was merged in this call ({reasons}). Use a larger image, a lower min_tokens or "
                 f"other parts, or take merging out with handle.remove()."
             )
         self.merged_calls += merges
@@ -312,8 +328,6 @@ class Session:
 
     def _merges_later(self) -> bool:
         """Whether a ratio that changes would merge anything on these grids at another step."""
-        if not self.config.varies:
-            return False
         configs = [config for progress in self.config.moments() if (config := self.config.at(progress)) is not None]
         return any(
             layout_of(config, stack.call.grid, stack.stack.downsample, self.protected(stack.call.grid))[0] is not None
@@ -322,23 +336,9 @@ class Session:
             if stack.call is not None and stack.described.merging
         )
 
-    def _why_nothing(self) -> str:
-        reasons = [
-            f"{' x '.join(map(str, stack.program.grid))}: "
-            f"{stack.program.reason or 'none of the chosen parts can merge here'}"
-            for stack in self.stacks
-            if stack.described.merging
-        ]
-        return "; ".join(dict.fromkeys(reasons))
-
     def _warn_if_all_was_full(self) -> None:
         if self.full_calls and not self.merged_calls and not self.skipped_calls:
-            warnings.warn(
-                "nothing was merged: the images had so few steps that all of them ran full. Use more steps; or, for "
-                "models of a single step, a method without a correction, such as ToMA(ratio=0.5, keys='all').",
-                NothingMergedWarning,
-                stacklevel=2,
-            )
+            warn_all_was_full()
 
 
 def session_of(model: nn.Module) -> Session | None:

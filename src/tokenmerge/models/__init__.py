@@ -104,6 +104,10 @@ FAMILIES: list[Family] = [
 ]
 
 
+for _family in FAMILIES:
+    _family.known_residuals = True
+
+
 def register_family(family: Family) -> None:
     """Make `apply` know one more family of models; a later one goes before earlier ones."""
     FAMILIES.insert(0, family)

@@ -49,6 +49,7 @@ class Part:
     argument: str = ""  # `module`'s argument that holds the tokens; the first if empty
     channels_first: bool = False  # `module` takes and returns (B, C, H, W), and (B, C, M, 1) as well
     tokens_first: bool = False  # `module` takes and returns (L, B, C)
+    residual: bool | None = None  # as in `Block`; most parts add nothing to their input, because the block does
 
     @property
     def can_separate_keys(self) -> bool:
@@ -91,6 +92,7 @@ class Block:
     argument: str = ""  # the argument that holds the tokens; the first if empty
     channels_first: bool = False  # it takes and returns (B, C, H, W), and (B, C, M, 1) as well
     tokens_first: bool = False  # it takes and returns (L, B, C)
+    residual: bool | None = None  # it returns the tokens it was given plus something; None: measured at the first call
 
     def path(self, part: Part) -> str:
         """The name of one of its parts."""
@@ -182,6 +184,8 @@ class Family:
     conditions: tuple[str, ...] = ("encoder_hidden_states", "class_labels")
     # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
     positions: tuple[str, ...] = ()
+    # Tests hold that its blocks add what they make to their input and its parts do not, so neither is measured.
+    known_residuals: bool = False
 
     def recognises(self, model: nn.Module) -> bool:
         """Is this model one of the family?"""

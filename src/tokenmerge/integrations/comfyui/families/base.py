@@ -22,6 +22,7 @@ class ComfyFamily(Family):
     latent = "x"
     timestep = "timestep"
     conditions = ()
+    known_residuals = True
 
     def recognises(self, model: nn.Module) -> bool:
         """Whether the model is ComfyUI's: some of its classes have the names of diffusers'."""
