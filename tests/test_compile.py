@@ -112,6 +112,22 @@ def test_merging_is_noticed_by_what_was_compiled_before(how: str) -> None:
     torch.testing.assert_close(tiny.call(compiled, [0], tiny.grid(8, 12)), larger)
 
 
+def test_graph_limits_are_as_before_once_no_compiled_model_is_merged() -> None:
+    tiny = next(model for model in TINY_MODELS if model.name == "flux")
+    config = tm.ToMA(ratio=0.75, min_tokens=0, tile=(2, 2), skip_blocks=0)
+    limits = torch._dynamo.config
+    before = limits.recompile_limit, limits.accumulated_recompile_limit
+    models = [compiled_by("regional", made(tiny.build)) for _ in range(2)]
+    handles = [tm.apply(model, config) for model in models]
+    for model in models:
+        tiny.call(model, [0], tiny.grid(8, 8))
+    assert limits.recompile_limit > before[0]
+    handles[0].remove()
+    assert limits.recompile_limit > before[0]
+    handles[1].remove()
+    assert (limits.recompile_limit, limits.accumulated_recompile_limit) == before
+
+
 def compiled_by(how: str, model: Any) -> Any:
     if how == "regional":
         model.compile_repeated_blocks(backend="eager")

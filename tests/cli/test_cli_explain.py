@@ -53,3 +53,10 @@ def test_measure_shows_the_times_that_the_choice_rests_on(run: Run) -> None:
     (timing,) = json.loads(outcome.out)["timings"]
     assert (timing["tokens"], timing["part"], timing["worthwhile"]) == (4096, "all", True)
     assert 0 < timing["merged"] < timing["unmerged"]
+
+
+@pytest.mark.parametrize(("name", "near"), [("sdxll", "sdxl"), ("SD-XL", "sdxl"), ("emojisd", "emoji-sd")])
+def test_an_unknown_name_suggests_the_nearest(name: str, near: str, run: Run) -> None:
+    outcome = run("explain", "--model", name)
+    assert outcome.code == 2
+    assert f"there is no model folder {name}: did you mean {near}?" in outcome.err

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -21,7 +22,7 @@ REFUSED = [
     *[(method, {"scope": "everything"}, ["scope", "'everything'", "'site'"]) for method in METHODS],
     *[(method, {"keys": "some"}, ["keys", "'some'", "'sampled'"]) for method in (*METHODS, TileMean, SampledKeys)],
     *[(method, {"correction": 6}, ["correction", "6", "FullSteps(every=6"]) for method in METHODS],
-    *[(method, {"correction": {"often": 6}}, ["correction", "'often'", "every and within"]) for method in METHODS],
+    *[(method, {"correction": {"often": 6}}, ["FullSteps", "'often'", "every, within"]) for method in METHODS],
     *[(method, {"correction": FullSteps()}, ["correction", method.__name__, "leave correction out"])
       for method in (ToDo, SampledKeys)],
     *[(method, {"select_every": every}, ["select_every", repr(every), "at least 1"])
@@ -184,6 +185,31 @@ def test_an_unknown_option_suggests_the_near_one(method, option, suggestion):
 def test_an_unknown_option_that_is_near_to_none_lists_them_all():
     with pytest.raises(ConfigError, match=r"it has parts, .*selector"):
         ToMA.build({"zzz": 1})
+
+
+@pytest.mark.parametrize(("kind", "options", "sentence"), [
+    (ToMA, {"nope": 1}, "ToMA has no option 'nope': did you mean scope?"),
+    (ToMA, {"ration": 0.5}, "ToMA has no option 'ration': did you mean ratio?"),
+    (ToDo, {"zzz": 1}, "ToDo has no option 'zzz': it has parts, "),
+    (FullSteps, {"evry": 3}, "FullSteps has no option 'evry': did you mean every?"),
+])  # fmt: skip
+def test_an_unknown_option_of_a_constructor_is_a_sentence(kind, options, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        kind(**options)
+
+
+def test_a_value_without_its_name_is_a_sentence():
+    with pytest.raises(ConfigError, match=re.escape("write ToMA(ratio=0.5), for instance")):
+        ToMA(0.5)
+
+
+def test_a_class_that_is_named_like_a_method_is_refused_and_the_method_stays():
+    with pytest.raises(ConfigError, match=r"tokenmerge\.methods\.toma\.ToMA.*give the class another name"):
+        type("ToMA", (MergeConfig,), {"__module__": "mine"})
+    assert type(MergeConfig.from_dict({"method": "ToMA"})) is ToMA
+    for _ in range(2):  # as when a cell of a notebook runs again
+        mine = type("MineOfThisTest", (MergeConfig,), {"__module__": "mine"})
+    assert type(MergeConfig.from_dict({"method": "MineOfThisTest"})) is mine
 
 
 @pytest.mark.parametrize("name", ["Toma", "nothing", 3, None])

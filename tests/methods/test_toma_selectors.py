@@ -85,6 +85,7 @@ def test_new_weights_keep_the_destinations():
 @pytest.mark.parametrize(
     ("picks", "said"),
     [
+        (None, r"selector returned NoneType: it must return .* shape \(samples, regions, 8\)"),
         (torch.zeros(2, 4, 8), "indices of type torch.float32: they must be torch.long"),
         (torch.full((2, 4, 8), 16), "indices from 16 to 16: a region has 16 candidates"),
         (torch.full((2, 4, 8), -1), "indices from -1 to -1"),

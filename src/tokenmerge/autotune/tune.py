@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from tokenmerge.api import merged
 from tokenmerge.autotune.generator import Generate, Generator, generator_of
 from tokenmerge.config.base import MergeConfig
@@ -20,6 +18,7 @@ from tokenmerge.errors import ConfigError, NothingMergedError, TokenMergeError
 from tokenmerge.methods.sampled_keys import SampledKeys
 from tokenmerge.methods.tile_mean import TileMean
 from tokenmerge.methods.toma import ToMA
+from tokenmerge.report.terminal import fitted
 from tokenmerge.runtime.fidelity import PSNR_OF_EQUAL_IMAGES, psnr_of
 from tokenmerge.runtime.files import write_json
 
@@ -173,7 +172,7 @@ def table_of(trials: Sequence[Trial], min_psnr: float) -> str:
         for trial in trials
     ]
     headers = ["config", "multiply-adds", "median s", "mean dB", "worst dB", f"keeps {min_psnr:g} dB"]
-    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+    return fitted(rows, headers)
 
 
 Pair = tuple[Any, int]

@@ -28,6 +28,7 @@ COMMANDS = (
     "tokenmerge.cli.bench",
     "tokenmerge.cli.evaluate",
     "tokenmerge.cli.serve",
+    "tokenmerge.cli.doctor",
 )
 WRONG_USE = 2
 INTERRUPTED = 130
@@ -46,7 +47,7 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="tokenmerge",
         description="Faster image generation with diffusion models, without training, by merging redundant tokens.",
-        epilog='Try: tokenmerge compare "red apple" --ratio 0.6',
+        epilog='Try: tokenmerge compare "red apple"',
     )
     parser.add_argument("--version", action="version", version=f"tokenmerge {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")

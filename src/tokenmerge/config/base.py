@@ -7,13 +7,12 @@ The type of a config selects the method. A new method is a frozen dataclass deri
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
-from tokenmerge.config.checks import check_choice, check_flag, check_whole, listed, store_tuple
+from tokenmerge.config.checks import check_choice, check_flag, check_names, check_whole, listed, store_tuple
 from tokenmerge.config.correction import FullSteps, read_correction
 from tokenmerge.config.ratio import Ratio, is_ratio, moments, ratio_at, stored_ratio, varies
 from tokenmerge.errors import ConfigError
@@ -71,7 +70,17 @@ class MergeConfig:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        known = MergeConfig._methods.get(cls.__name__)
+        if known is not None and known.__module__ != cls.__module__:
+            raise ConfigError(
+                f"{cls.__module__}.{cls.__name__} has the name of another method, {known.__module__}.{cls.__name__}, "
+                f"and a saved config could not say which of them is meant: give the class another name."
+            )
         MergeConfig._methods[cls.__name__] = cls
+
+    def __new__(cls, *values: Any, **options: Any) -> Self:
+        check_names(cls, values, options)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.has_option("ratio"):
@@ -207,12 +216,7 @@ class MergeConfig:
     @classmethod
     def build(cls, values: dict[str, Any]) -> Self:
         """A config of this method from option names and values; an unknown name is an error that suggests one."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}."
-                raise ConfigError(f"{cls.__name__} has no option {name!r}: {hint}")
+        check_names(cls, (), values)
         return cls(**values)
 
     # -- validation ------------------------------------------------------------------------------------------

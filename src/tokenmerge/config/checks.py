@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import dataclasses
+import difflib
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from tokenmerge.errors import ConfigError
+
+
+def check_names(kind: type[Any], values: Sequence[object], options: Collection[str]) -> None:
+    """Refuse what a frozen dataclass has no option for, before its own TypeError does."""
+    known = [field.name for field in dataclasses.fields(kind)]
+    if values:
+        first = next((name for name in ("ratio", "tile", "step_speedup") if name in known), known[0])
+        raise ConfigError(
+            f"{kind.__name__} takes its options by name, and was given {values[0]!r} alone: write "
+            f"{kind.__name__}({first}={values[0]!r}), for instance."
+        )
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}."
+            raise ConfigError(f"{kind.__name__} has no option {name!r}: {hint}")
 
 
 def check_choice(config: object, field: str, value: object, allowed: Collection[object]) -> None:

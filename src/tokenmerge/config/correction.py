@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from tokenmerge.config.checks import check_whole
+from tokenmerge.config.checks import check_names, check_whole
 from tokenmerge.config.ratio import is_number
 from tokenmerge.errors import ConfigError
 
@@ -33,6 +32,10 @@ class FullSteps:
     every: int = 6
     within: float | None = 0.35
 
+    def __new__(cls, *values: Any, **options: Any) -> Self:
+        check_names(cls, (), options)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         check_whole("every", self.every, least=2)
         if self.within is not None and (not is_number(self.within) or not 0 < self.within <= 1):
@@ -51,8 +54,4 @@ def read_correction(value: Any) -> FullSteps | None:
             f"correction is {value!r}: it takes FullSteps(every=6, within=0.35), or None for no correction. On the "
             f'command line write {{"every": 6}}.'
         )
-    known = [field.name for field in dataclasses.fields(FullSteps)]
-    for name in value:
-        if name not in known:
-            raise ConfigError(f"correction has no option {name!r}: it has {' and '.join(known)}.")
     return FullSteps(**value)

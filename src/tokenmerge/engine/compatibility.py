@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -116,17 +117,44 @@ def _is_perturbed(attention: nn.Module) -> bool:
 # blocks of a class. Merging has several kinds of step, and different hooks keep blocks from sharing a graph: what
 # compiles unmerged must not fail for being merged.
 MOST_GRAPHS = 1024
+LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 
 
 def is_compiled(modules: Iterable[nn.Module]) -> bool:
     return "torch._dynamo" in sys.modules and any(module._compiled_call_impl is not None for module in modules)
 
 
-def allow_more_graphs() -> None:
-    """Raise PyTorch's limits of graphs. They are never lowered."""
-    limits = sys.modules["torch._dynamo"].config
-    limits.recompile_limit = max(limits.recompile_limit, MOST_GRAPHS)
-    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, MOST_GRAPHS)
+class GraphLimits:
+    """PyTorch's limits of graphs: raised while a compiled model is merged, and as they were once none is."""
+
+    def __init__(self) -> None:
+        self._users: WeakSet[Any] = WeakSet()
+        self._before: dict[str, int] = {}
+
+    def raise_for(self, user: object) -> None:
+        if user in self._users:
+            return
+        config = sys.modules["torch._dynamo"].config
+        if not self._before:
+            self._before = {name: getattr(config, name) for name in LIMITS}
+            for name, limit in self._before.items():
+                setattr(config, name, max(limit, MOST_GRAPHS))
+        self._users.add(user)
+
+    def release(self, user: object) -> None:
+        if user not in self._users:
+            return
+        self._users.discard(user)
+        if self._users:
+            return
+        # Graphs of merged steps count against the lower limits: without a reset, the model would not be compiled again.
+        torch.compiler.reset()
+        for name, limit in self._before.items():
+            setattr(sys.modules["torch._dynamo"].config, name, limit)
+        self._before = {}
+
+
+graph_limits = GraphLimits()
 
 
 # -- methods and models -----------------------------------------------------------------------------------------------

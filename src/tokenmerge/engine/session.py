@@ -16,14 +16,7 @@ from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.keep import mask_on_grid
 from tokenmerge.engine.arguments import as_one, refuse_empty, shapes_of_call
 from tokenmerge.engine.clock import Clock
-from tokenmerge.engine.compatibility import (
-    CACHE,
-    allow_more_graphs,
-    can_run_twice,
-    is_compiled,
-    refuse_cache,
-    suited,
-)
+from tokenmerge.engine.compatibility import CACHE, can_run_twice, graph_limits, is_compiled, refuse_cache, suited
 from tokenmerge.engine.describe import describe, policy_of, refuse_misfit, warn_all_was_full, why_nothing
 from tokenmerge.engine.follow import Follower, RisingTime
 from tokenmerge.engine.forecast import Point
@@ -117,6 +110,7 @@ class Session:
         if self.skipping is not None:
             self.skipping.detach()
         self.state.forget()
+        graph_limits.release(self)
         self._warn_if_all_was_full()
 
     def reset(self) -> None:
@@ -138,7 +132,7 @@ class Session:
             stack.follow_changes()
         self.compiled = is_compiled(self._modules())
         if self.compiled:
-            allow_more_graphs()
+            graph_limits.raise_for(self)
         call = self.family.read_call((), named_arguments(self.model, args, kwargs))
         self.batch = given.shape[0]
         self.calls += 1

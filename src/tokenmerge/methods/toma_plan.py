@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -121,8 +121,13 @@ def destinations_of(places: Tensor, regions: Regions, in_region_order: bool) -> 
     return places if in_region_order else regions.order[places]
 
 
-def _check_picks(picks: Tensor, shape: tuple[int, ...], candidates: int) -> None:
+def _check_picks(picks: Any, shape: tuple[int, ...], candidates: int) -> None:
     """Raise where a selector of the user's own gave something that is no choice."""
+    if not isinstance(picks, Tensor):
+        raise ConfigError(
+            f"selector returned {type(picks).__name__}: it must return the indices of the destinations, a tensor of "
+            f"shape (samples, regions, {shape[-1]}), here {shape}."
+        )
     if picks.shape != shape:
         raise ConfigError(
             f"selector gave indices of shape {tuple(picks.shape)}: for {shape[-1]} of {candidates} candidates it must "

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tabulate import tabulate
-
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.ratio import ratio_text
+from tokenmerge.report.terminal import fitted
 from tokenmerge.report.worthwhile import Timing, table_of
 
 
@@ -122,7 +121,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     # Columns that have nothing to say are left out.
     used = [column for column in range(len(headers)) if any(row[column] for row in rows)]
     cells = [[row[column] for column in used] for row in rows]
-    table = tabulate(cells, [headers[column] for column in used], tablefmt="simple", disable_numparse=True)
+    table = fitted(cells, [headers[column] for column in used])
     work = model.multiply_adds
     full = f", {_giga(work.full)} at a full step" if work.full != work.unmerged else ""
     by_noise = config.correction is not None and config.correction.within is not None

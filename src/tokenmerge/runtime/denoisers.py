@@ -88,7 +88,7 @@ def load_denoiser_on_meta(name: str | None = None) -> nn.Module:
 
 def _denoiser_config(name: str) -> tuple[str, dict[str, Any]]:
     """Class name and configuration of the UNet or transformer of a local folder or hub id."""
-    folder = local_folder(name)
+    folder = local_folder(name, ARCHITECTURES)
     part, class_name = _denoiser_part(name, read_json(_file_of(name, folder, INDEX)))
     file = _file_of(name, folder, f"{part}/{CONFIG}")
     config = read_json(file)

@@ -6,7 +6,8 @@ loaded can run anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,8 +115,11 @@ def _load(name: str, dtype: torch.dtype, allow_pickle: bool) -> Any:
     return _from_pretrained(name, folder, dtype, check_folder(folder, allow_pickle), allow_pickle)
 
 
-def local_folder(name: str) -> Path | None:
-    """The folder a name stands for, None for a hub id, an error where it can be neither."""
+def local_folder(name: str, architectures: Iterable[str] = ()) -> Path | None:
+    """The folder a name stands for, None for a hub id, an error if it can be neither.
+
+    architectures: names that would also have been understood, to suggest the nearest.
+    """
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / INDEX).is_file():
@@ -129,11 +133,18 @@ def local_folder(name: str) -> Path | None:
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         from tokenmerge import zoo
 
-        embedded = " or ".join([*zoo.list_models(), TINY_RANDOM])
+        embedded = [*zoo.list_models(), TINY_RANDOM]
         raise ModelLoadError(
-            f"there is no model folder {name}: check the path, or give a hub id such as org/model, or {embedded}."
+            f"there is no model folder {name}: {_near(name, [*embedded, *architectures])}check the path, or give a hub "
+            f"id such as org/model, or {' or '.join(embedded)}."
         )
     return None
+
+
+def _near(name: str, known: list[str]) -> str:
+    """A question that names what was probably meant; empty if nothing is called like it."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {near[0]}? Otherwise " if near else ""
 
 
 def _fetched(name: str, allow_pickle: bool) -> Path:

@@ -40,12 +40,13 @@ def load_folder(folder: Path, lora: Path | None = None) -> DiffusionPipeline:
 
     # Imported here, because diffusers takes seconds and `import tokenmerge.zoo` should take none.
     import torch
-    from diffusers import DiffusionPipeline, FluxPipeline
 
     from tokenmerge.zoo.few_steps import make_few_steps
     from tokenmerge.zoo.prompts import trim_padding, warn_of_unknown_words
 
     with _quiet():
+        from diffusers import DiffusionPipeline, FluxPipeline
+
         pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True).to(torch.float32)
     if isinstance(pipe, FluxPipeline):
         # Flux would generate 1,024 px and pad prompts to 512 tokens, both far beyond what this model was trained on.
@@ -62,7 +63,11 @@ def load_folder(folder: Path, lora: Path | None = None) -> DiffusionPipeline:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars and remarks of a load that is over in a second, such as that our autoencoder is not a KL one."""
+    """Without the bars and remarks of a load that is over in a second.
+
+    Among them: that our autoencoder is not a KL one, and that image processors, which no model here uses, would like
+    torchvision.
+    """
     from diffusers.utils import logging as diffusers_logging
     from transformers.utils import logging as transformers_logging
 
