@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from checks import in_turn
 from tiny_models import TINY_MODELS, made
 from torch._dynamo.utils import counters
 
@@ -24,9 +25,8 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("tiny", MODELS, ids=str)
-@pytest.mark.parametrize(
-    "options",
+@in_turn(
+    "tiny, options",
     [
         {"scope": "site"},
         {"scope": "stack"},
@@ -34,7 +34,7 @@ def fresh_compiler() -> Iterator[None]:
         {"scope": "site", "ratio": 0.875, "tile": (4, 4)},
         {"scope": "stack", "ratio": 0.875, "tile": (4, 4)},
     ],
-    ids=["site", "stack", "sampled keys", "site, large tiles", "stack, large tiles"],
+    MODELS,
 )
 def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any, options: Any) -> None:
     grid = tiny.grid(8, 8)
@@ -63,8 +63,7 @@ def test_regional_compile_has_no_breaks_and_a_bounded_number_of_graphs(tiny: Any
     handle.remove()
 
 
-@pytest.mark.parametrize("tiny", MODELS, ids=str)
-@pytest.mark.parametrize("scope", ["site", "stack"])
+@in_turn("tiny, scope", ["site", "stack"], MODELS)
 def test_after_three_full_steps_there_are_no_new_graphs(tiny: Any, scope: Any) -> None:
     """What is cached from full steps grows up to two of them, and no further."""
     config = tm.ToMA(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from checks import in_turn
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 
 import tokenmerge as tm
@@ -34,8 +35,7 @@ def test_tiles_of_videos_are_no_deeper_than_there_are_frames(frames: int, kept: 
     assert config.layout((frames, 8, 8)).kept == kept
 
 
-@pytest.mark.parametrize("what", TINY_MODELS, ids=str)
-@pytest.mark.parametrize("name", NAMES)
+@in_turn("what, name", NAMES)
 def test_they_fit_the_model(what: TinyModel, name: Any) -> None:
     model = made(what.build)
     config = tm.preset(name, model)

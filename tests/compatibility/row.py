@@ -38,6 +38,7 @@ class Row:
     single_steps: bool = False  # every call is an image: its only step runs full where a correction asks for full steps
     copies: bool = False  # does switching it on copy the model, and the merging with it?
     tolerance: float = 1e-4  # how far a picture may move by rounding alone
+    long: bool = False  # left to `make test-all`
     remark: str = ""
     not_on: str = ""  # releases of diffusers on which it cannot be shown, such as "<0.41"
     why_not: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -16,7 +17,18 @@ OUT_OF_DATE = "docs/compatibility.md is out of date: run python tests/compatibil
 WRITTEN = lines_in(FILE.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+def rows() -> list[Any]:
+    """Every row. `make test` leaves long ones out, and tries each of the others on one kind of model, in turn."""
+    features: dict[tuple[str, str], list[Row]] = {}
+    for row in ROWS:
+        features.setdefault((row.group, row.name), []).append(row)
+    quick = {kinds[number % len(kinds)] for number, kinds in enumerate(features.values())}
+    return [
+        pytest.param(row, id=str(row), marks=() if row in quick and not row.long else pytest.mark.long) for row in ROWS
+    ]
+
+
+@pytest.mark.parametrize("row", rows())
 def test_row(row: Row) -> None:
     if row.not_on and DIFFUSERS in SpecifierSet(row.not_on):
         pytest.skip(row.why_not)

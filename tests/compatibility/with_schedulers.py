@@ -20,6 +20,7 @@ SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "PNDM with Runge-Kutta": ("PNDMScheduler", {"skip_prk_steps": False}),
     "LCM": ("LCMScheduler", {}),
 }
+QUICK = ("Euler ancestral", "Heun", "PNDM with Runge-Kutta")  # noise at each step, two and four calls of some steps
 
 
 def schedule(pipe: Any, name: str, options: dict[str, Any]) -> Any:
@@ -50,11 +51,12 @@ ROWS = [
             stable_diffusion,
             partial(schedule, name=kind, options=options),
             four if name.startswith("PNDM") else one_and_four,
+            long=name not in QUICK,
             tolerance=5e-4,  # their latents reach 70 and more, and rounding goes with them
         )
         for name, (kind, options) in SCHEDULERS.items()
     ),
     Row("schedulers", "flow-match Euler, 1 step and 4 steps", "Flux", flux_pipeline, draw=one_and_four),
-    Row("schedulers", "DDIM, 50 steps", "SD 1.5", stable_diffusion, draw=fifty),
-    Row("schedulers", "flow-match Euler, 50 steps", "Flux", flux_pipeline, draw=fifty),
+    Row("schedulers", "DDIM, 50 steps", "SD 1.5", stable_diffusion, draw=fifty, long=True),
+    Row("schedulers", "flow-match Euler, 50 steps", "Flux", flux_pipeline, draw=fifty, long=True),
 ]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from checks import in_turn
 from fake_gpu import FakeGpu, HostWaits
-from tiny_models import TINY_MODELS, TinyModel, made
+from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor
 
 import tokenmerge as tm
@@ -66,8 +67,7 @@ def watched(tiny: TinyModel, config: MergeConfig, monkeypatch: pytest.MonkeyPatc
 DIFFERENT = [tiny for tiny in TINY_MODELS if tiny.name in ("sd15", "flux", "sd3", "qwen-image", "wan")]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("tiny", DIFFERENT, ids=str)
+@in_turn("tiny, schedule", list(SCHEDULES), DIFFERENT)
 def test_no_step_of_toma_waits_for_the_device(tiny: TinyModel, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"ratio": 0.75, "tile": (4, 4), **SCHEDULES[schedule]}
     if options.get("scope", "site") not in tiny.scopes or ("keys" in options and not tiny.merges_keys):
@@ -81,13 +81,10 @@ def test_no_step_of_toma_waits_for_the_device(tiny: TinyModel, schedule: str, mo
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("tiny", DIFFERENT[:1], ids=str)
-def test_no_step_of_a_named_method_waits_for_the_device(
-    tiny: TinyModel, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_step_of_a_named_method_waits_for_the_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(METHODS[method].make(), min_tokens=0, skip_blocks=0)
     try:
-        loop = watched(tiny, config, monkeypatch)
+        loop = watched(tiny("pixart"), config, monkeypatch)
     except (ConfigError, NothingMergedError):
         pytest.skip("the method does not fit the model")
     assert loop.gpu.reads == 2
@@ -95,9 +92,8 @@ def test_no_step_of_a_named_method_waits_for_the_device(
 
 def test_a_timestep_made_on_the_device_at_each_step_is_waited_for() -> None:
     """What a loop without a list of timesteps costs; and the test above can fail."""
-    tiny = next(model for model in TINY_MODELS if model.name == "sd15")
     monkeypatch = pytest.MonkeyPatch()
-    loop = Loop(tiny, FakeGpu(), tm.ToMA(min_tokens=0), monkeypatch)
+    loop = Loop(tiny("sd15"), FakeGpu(), tm.ToMA(min_tokens=0), monkeypatch)
     with pytest.raises(HostWaits, match="values are read"):
         loop.run(watch=True, timesteps=loop.gpu.tensor(torch.ones(1)))
     monkeypatch.undo()

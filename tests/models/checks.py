@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from packaging.version import Version
-from tiny_models import DIFFUSERS
+from tiny_models import DIFFUSERS, TINY_MODELS, TinyModel
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -27,6 +27,32 @@ SCOPES = ("site", "block", "stack")
 def since(release: str, what: str) -> pytest.MarkDecorator:
     """For tests of what older releases of diffusers lack."""
     return pytest.mark.skipif(Version(release) > DIFFUSERS, reason=f"diffusers {release} brought {what}")
+
+
+def in_turn(
+    names: str,
+    values: Sequence[Any],
+    models: Sequence[TinyModel] = TINY_MODELS,
+    suits: Callable[[TinyModel, Any], bool] = lambda tiny, value: True,
+    turn: int = 0,
+) -> pytest.MarkDecorator:
+    """Every model with every value that suits it, of which `make test` runs one a model, and `make test-all` all.
+
+    Models take the values in turn, so that each value runs on some models. Tests that give different numbers for
+    `turn` run each model with different values.
+    """
+    parameters = []
+    for row, tiny in enumerate(models):
+        suitable = [(number, value) for number, value in enumerate(values) if suits(tiny, value)]
+        for column, (number, value) in enumerate(suitable):
+            marks = () if (row + turn) % len(suitable) == column else pytest.mark.long
+            name = value if isinstance(value, str) else f"{type(value).__name__}-{number}"
+            parameters.append(pytest.param(tiny, value, id=f"{tiny}-{name}", marks=marks))
+    return pytest.mark.parametrize(names, parameters)
+
+
+def has_scope(tiny: TinyModel, scope: str) -> bool:
+    return scope in tiny.scopes
 
 
 def close(one: Tensor, other: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, attention_lengths, key_lengths, part_lengths, session_on
+from checks import SCOPES, SMALL, attention_lengths, has_scope, in_turn, key_lengths, part_lengths, session_on
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -44,8 +44,7 @@ def test_a_list_is_followed_over_the_steps(scope: Any) -> None:
     assert lengths(model, pixart) == [{48}] * 2 + [{32}] * 2 + [set()] * 2 + [{16}] * 2 + [{32}] * 2
 
 
-@pytest.mark.parametrize("what", DITS, ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
+@in_turn("what, scope", SCOPES, DITS)
 def test_steps_of_ratio_zero_run_as_if_nothing_was_there(what: TinyModel, scope: Any) -> None:
     model = made(what.build)
     before = generate(model, what)
@@ -56,12 +55,9 @@ def test_steps_of_ratio_zero_run_as_if_nothing_was_there(what: TinyModel, scope:
         assert torch.equal(before[step + 5], after[step + 5])
 
 
-@pytest.mark.parametrize("what", TINY_MODELS, ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
+@in_turn("what, scope", SCOPES, suits=has_scope)
 def test_a_list_gives_what_its_numbers_give(what: TinyModel, scope: Any) -> None:
     """Destinations are chosen when the ratio changes, so the step of the change is that of a fresh generation."""
-    if scope not in what.scopes:
-        pytest.skip("this model cannot be merged so")
     model, grid = made(what.build), what.grid(8, 8)
     with tm.merged(model, tm.ToMA(ratio=[0.25, 0.5], scope=scope, **TILES)):
         changing = generate(model, what)

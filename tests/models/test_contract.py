@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, TILES, close, count_hooks, key_lengths, part_lengths, session_on
+from checks import SCOPES, SMALL, TILES, close, count_hooks, in_turn, key_lengths, part_lengths, session_on
 from identity import Identity
 from tiny_models import TINY_MODELS, TinyModel, made
 from torch import Tensor, nn
@@ -36,25 +36,20 @@ SIZES_AND_BATCHES = [(8, 8, 3), (8, 12, 1), (8, 12, 3), (7, 9, 1), (7, 9, 3)]
 every_model = pytest.mark.parametrize("tiny", TINY_MODELS, ids=str)
 
 
-def cases(*configs: tm.MergeConfig) -> pytest.MarkDecorator:
-    """Every model with every config that its scopes allow."""
-    return pytest.mark.parametrize(
-        ("tiny", "config"),
-        [
-            pytest.param(tiny, config, id=f"{tiny}-{type(config).__name__}-{config.merged_per}-{number}")
-            for tiny in TINY_MODELS
-            for number, config in enumerate(configs)
-            if config.merged_per in tiny.scopes
-            and ((tiny.merges_keys and tiny.separate_keys) or not config.separate_keys)
-        ],
-    )
+def suits(tiny: TinyModel, config: tm.MergeConfig) -> bool:
+    keys = tiny.merges_keys and tiny.separate_keys
+    return config.merged_per in tiny.scopes and (keys or not config.separate_keys)
 
 
-every_scope = cases(*(dataclasses.replace(TILES, scope=scope) for scope in SCOPES))
-every_method = cases(*(dataclasses.replace(TILES, scope=scope) for scope in SCOPES), *OTHER_METHODS)
+def cases(turn: int, *configs: tm.MergeConfig) -> pytest.MarkDecorator:
+    return in_turn("tiny, config", configs, suits=suits, turn=turn)
 
 
-@cases(*(Identity(scope=scope, tiled=tiled, skip_blocks=0) for scope in SCOPES for tiled in (True, False)))
+def every_method(turn: int) -> pytest.MarkDecorator:
+    return cases(turn, *(dataclasses.replace(TILES, scope=scope) for scope in SCOPES), *OTHER_METHODS)
+
+
+@cases(0, *(Identity(scope=scope, tiled=tiled, skip_blocks=0) for scope in SCOPES for tiled in (True, False)))
 def test_merging_nothing_changes_nothing(tiny: TinyModel, config: Identity, monkeypatch: Any) -> None:
     monkeypatch.setattr(Identity, "share", "layer" if crc32(f"{tiny} {config}".encode()) % 2 else "level")
     model = made(tiny.build)
@@ -64,7 +59,7 @@ def test_merging_nothing_changes_nothing(tiny: TinyModel, config: Identity, monk
     close(tiny.call(model, [1, 2], grid), before)
 
 
-@every_method
+@every_method(0)
 def test_merging_runs_on_fewer_tokens_and_matters(tiny: TinyModel, config: tm.MergeConfig) -> None:
     model = made(tiny.build)
     grid = tiny.grid(8, 8)
@@ -86,7 +81,7 @@ def test_merging_runs_on_fewer_tokens_and_matters(tiny: TinyModel, config: tm.Me
     assert (before - after).abs().max() > 1e-3
 
 
-@every_method
+@every_method(1)
 def test_any_size_and_batch(tiny: TinyModel, config: tm.MergeConfig) -> None:
     # One of them for each pair, spread by its name: the full product took most of the time of all tests.
     height, width, batch = SIZES_AND_BATCHES[crc32(f"{tiny} {config}".encode()) % len(SIZES_AND_BATCHES)]
@@ -99,7 +94,7 @@ def test_any_size_and_batch(tiny: TinyModel, config: tm.MergeConfig) -> None:
     assert after.isfinite().all()
 
 
-@every_method
+@every_method(2)
 def test_each_sample_is_merged_by_itself(tiny: TinyModel, config: tm.MergeConfig) -> None:
     if not tiny.double:
         pytest.skip("it has float32 in its own code")
@@ -131,6 +126,7 @@ def same(one: Tensor, other: Tensor) -> None:
 
 
 @cases(
+    1,
     dataclasses.replace(TILES, region="stripe+global"),
     dataclasses.replace(TILES, region="tile+global", scope="block"),
     dataclasses.replace(TILES, selector="random", proportional=False, scope="stack"),
@@ -143,24 +139,24 @@ def test_other_options_run(tiny: TinyModel, config: tm.MergeConfig) -> None:
     assert tiny.call(model, [1, 2], grid).isfinite().all()
 
 
-@cases(*(dataclasses.replace(TILES, scope=scope) for scope in ("site", "stack")))
+@cases(2, *(dataclasses.replace(TILES, scope=scope) for scope in ("site", "stack")))
 def test_the_schedule_is_kept_exactly(tiny: TinyModel, config: tm.MergeConfig) -> None:
     model = made(tiny.build)
     grid = tiny.grid(4, 4)
-    tm.apply(model, dataclasses.replace(config, min_tokens=16, select_every=(10, 5)))  # type: ignore[call-arg]
-    root = session_on(model)
-    tiny.call(model, [1], grid, 50.0)
-    plans = root.selections
-    assert plans == len({row.group for stack in root.stacks for row in stack.program.spans})
-    for step in range(1, 50):
-        tiny.call(model, [1], grid, 50.0 - step)
-    assert root.selections == plans * 5  # 50 steps, new destinations every 10
-    assert root.weightings == plans * 10  # new weights every 5
-    tiny.call(model, [1], grid, 50.0)
-    assert root.selections == plans * 6  # a later timestep: the next generation
+    tm.apply(model, dataclasses.replace(config, min_tokens=16, select_every=(4, 2)))  # type: ignore[call-arg]
+    session = session_on(model)
+    tiny.call(model, [1], grid, 12.0)
+    plans = session.selections
+    assert plans == len({row.group for stack in session.stacks for row in stack.program.spans})
+    for step in range(1, 12):
+        tiny.call(model, [1], grid, 12.0 - step)
+    assert session.selections == plans * 3  # 12 steps, new destinations every 4
+    assert session.weightings == plans * 6  # new weights every 2
+    tiny.call(model, [1], grid, 12.0)
+    assert session.selections == plans * 4  # a later timestep: the next generation
 
 
-@every_method
+@every_method(3)
 def test_a_second_generation_owes_nothing_to_the_first(tiny: TinyModel, config: tm.MergeConfig) -> None:
     model = made(tiny.build)
     grid = tiny.grid(8, 8)
@@ -173,7 +169,7 @@ def test_a_second_generation_owes_nothing_to_the_first(tiny: TinyModel, config: 
         assert torch.equal(one, other)
 
 
-@every_method
+@every_method(4)
 def test_removing_gives_back_the_model(tiny: TinyModel, config: tm.MergeConfig) -> None:
     model = made(tiny.build)
     grid = tiny.grid(8, 8)
@@ -186,7 +182,7 @@ def test_removing_gives_back_the_model(tiny: TinyModel, config: tm.MergeConfig) 
     assert count_hooks(model) == hooks
 
 
-@every_method
+@every_method(5)
 def test_a_copy_is_merged_and_independent(tiny: TinyModel, config: tm.MergeConfig) -> None:
     model = made(tiny.build)
     grid = tiny.grid(8, 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from checks import in_turn
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 
 import tokenmerge as tm
@@ -17,17 +18,10 @@ def test_separate_keys_need_self_attention(model: TinyModel) -> None:
         tm.apply(made(model.build), tm.ToMA(keys="sampled"))
 
 
-@pytest.mark.parametrize("model", HAVE_SELF_ATTENTION, ids=str)
-@pytest.mark.parametrize(
-    "config",
-    [
-        tm.ToDo(),
-        tm.SampledKeys(),
-        tm.ToMA(keys="sampled"),
-        tm.TileMean(keys="all"),
-        tm.ToMA(keys="all"),
-    ],
-    ids=str,
+@in_turn(
+    "model, config",
+    [tm.ToDo(), tm.SampledKeys(), tm.ToMA(keys="sampled"), tm.TileMean(keys="all"), tm.ToMA(keys="all")],
+    HAVE_SELF_ATTENTION,
 )
 def test_separate_keys_fit_every_self_attention(model: TinyModel, config: tm.MergeConfig) -> None:
     tm.apply(made(model.build), config)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SCOPES, SMALL, session_on
+from checks import SCOPES, SMALL, in_turn, session_on
 from short_runs import FAMILIES, TIMESTEPS, errors, generate
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor, nn
@@ -24,8 +24,7 @@ def _full_steps_read_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenmerge.engine.resolve.key_distance", lambda *_: 1)
 
 
-@pytest.mark.parametrize("what", FAMILIES, ids=str)
-@pytest.mark.parametrize("options", [*({"scope": scope} for scope in SCOPES), {"keys": "all"}], ids=str)
+@in_turn("what, options", [*({"scope": scope} for scope in SCOPES), {"keys": "all"}], FAMILIES)
 def test_full_steps_are_untouched_and_the_others_come_closer(what: TinyModel, options: dict[str, Any]) -> None:
     model = made(what.build)
     before = generate(model, what)

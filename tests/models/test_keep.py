@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checks import SCOPES, SMALL, close, operators_on, session_on
+from checks import SCOPES, SMALL, close, in_turn, operators_on, session_on
 from PIL import Image
 from test_proportional import make_alike
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
@@ -95,20 +95,21 @@ def test_regions_hold_every_other_token_once(aside: tuple[int, ...]) -> None:
     assert torch.equal(regions.scatter(regions.gather(tokens)), tokens)
 
 
-@pytest.mark.parametrize("what", FAMILIES, ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize(
-    "config",
-    [
+MASKED = [
+    dataclasses.replace(config, scope=scope)
+    for config in (
         TILES,
         dataclasses.replace(TILES, region="tile+global"),
         PseudoInverseToMA(ratio=0.5, tile=(4, 4), selector="random", **SMALL),
-    ],
-    ids=["tile", "tile+global", "random, pseudo-inverse"],
-)
-def test_white_tokens_are_not_merged(what: TinyModel, scope: Any, config: tm.ToMA) -> None:
+    )
+    for scope in SCOPES
+]
+
+
+@in_turn("what, config", MASKED, FAMILIES)
+def test_white_tokens_are_not_merged(what: TinyModel, config: tm.ToMA) -> None:
     model, grid = made(what.build), what.grid(8, 8)
-    tm.apply(model, dataclasses.replace(config, scope=scope), keep=WHITE)
+    tm.apply(model, config, keep=WHITE)
     what.call(model, [1], grid)
     stack = session_on(model).stacks[0]
     layout = stack.program.layout
@@ -137,8 +138,7 @@ def test_white_tokens_are_not_merged(what: TinyModel, scope: Any, config: tm.ToM
     assert operator.destinations[0, kept_whole].tolist() == places
 
 
-@pytest.mark.parametrize("what", [model for model in TINY_MODELS if model.makes_tokens], ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
+@in_turn("what, scope", SCOPES, [model for model in TINY_MODELS if model.makes_tokens])
 def test_with_a_mask_too_merging_what_is_alike_changes_nothing(what: TinyModel, scope: Any) -> None:
     model, grid = made(what.build), what.grid(8, 8)
     make_alike(model, what, grid)

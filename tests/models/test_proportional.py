@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 import torch
-from checks import SCOPES, SMALL, attention_lengths, close, key_lengths
+from checks import SCOPES, SMALL, attention_lengths, close, in_turn, key_lengths
 from tiny_models import TINY_MODELS, TinyModel, made
 from tiny_models import tiny as tiny_named
 from torch import Tensor, nn
@@ -54,8 +53,10 @@ def make_alike(model: nn.Module, tiny: TinyModel, grid: tuple[int, ...]) -> None
             module.register_forward_hook(positions_alike)
 
 
-@pytest.mark.parametrize("tiny", [tiny for tiny in TINY_MODELS if tiny.makes_tokens], ids=str)
-@pytest.mark.parametrize("scope", SCOPES)
+ALIKE = [tiny for tiny in TINY_MODELS if tiny.makes_tokens]
+
+
+@in_turn("tiny, scope", SCOPES, ALIKE)
 def test_merging_what_is_alike_changes_nothing(tiny: TinyModel, scope: Any) -> None:
     model = made(tiny.build)
     grid = tiny.grid(8, 8)
@@ -70,18 +71,17 @@ def test_merging_what_is_alike_changes_nothing(tiny: TinyModel, scope: Any) -> N
     assert torch.allclose(unweighted, before, atol=1e-5) == (tiny.text == 0)
 
 
-@pytest.mark.parametrize("what", [tiny for tiny in TINY_MODELS if tiny.makes_tokens], ids=str)
-@pytest.mark.parametrize(
-    ("config", "queries", "keys"),
+@in_turn(
+    "what, config",
     [
-        (tm.SampledKeys(**SMALL), 64, 16),
-        (dataclasses.replace(QUARTERS, keys="sampled"), 16, 16),
-        (dataclasses.replace(QUARTERS, keys="all"), 16, 64),
-        (dataclasses.replace(QUARTERS, keys="all", parts=("self",)), 16, 64),
+        tm.SampledKeys(**SMALL),
+        dataclasses.replace(QUARTERS, keys="sampled"),
+        dataclasses.replace(QUARTERS, keys="all"),
+        dataclasses.replace(QUARTERS, keys="all", parts=("self",)),
     ],
-    ids=repr,
+    ALIKE,
 )
-def test_separate_keys_leave_no_trace_either(what: TinyModel, config: Any, queries: int, keys: int) -> None:
+def test_separate_keys_leave_no_trace_either(what: TinyModel, config: Any) -> None:
     """Equal tokens, of which fewer keys or fewer queries are left, before attention or inside it."""
     model = made(what.build)
     grid = what.grid(8, 8)
@@ -89,6 +89,8 @@ def test_separate_keys_leave_no_trace_either(what: TinyModel, config: Any, queri
     before = what.call(model, [1, 2], grid)
     with attention_lengths() as lengths, tm.merged(model, config):
         close(what.call(model, [1, 2], grid), before)
+    queries = 64 if isinstance(config, tm.SampledKeys) else 16
+    keys = 64 if config.keys == "all" else 16
     asked, read, every = (2**what.video * tokens + what.text for tokens in (queries, keys, 64))
     assert (asked, read) in lengths
     assert (every, every) not in lengths

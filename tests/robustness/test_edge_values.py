@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import SMALL
+from checks import SMALL, has_scope, in_turn
 from tiny_models import TINY_MODELS, TinyModel, made
 from torch import Tensor, nn
 
@@ -114,11 +114,8 @@ def test_broken_similarities_still_give_different_places() -> None:
 # -- models --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS, ids=str)
-@pytest.mark.parametrize("scope", ["site", "stack"])
+@in_turn("tiny, scope", ["site", "stack"], suits=has_scope)
 def test_a_broken_sample_leaves_the_others_alone(tiny: TinyModel, scope: Any) -> None:
-    if scope not in tiny.scopes:
-        pytest.skip(f"{tiny} merges parts only")
     model, grid = made(tiny.build), tiny.grid(8, 8)
     first = next(name for name in ("sample", "hidden_states", "x") if name in tiny.inputs([1], grid))
     with tm.merged(model, dataclasses.replace(tm.ToMA(ratio=0.75, tile=(2, 2), selector="grid", **TINY), scope=scope)):
@@ -131,13 +128,9 @@ def test_a_broken_sample_leaves_the_others_alone(tiny: TinyModel, scope: Any) ->
     torch.testing.assert_close(broken[1], whole[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS, ids=str)
-@every_method
+# Two frames are two tokens, and some models themselves refuse sides that are odd.
+@in_turn("tiny, config", METHODS, [tiny for tiny in TINY_MODELS if not tiny.video and not tiny.even])
 def test_one_token_is_an_error(tiny: TinyModel, config: tm.MergeConfig) -> None:
-    if tiny.video:
-        pytest.skip("two frames are two tokens")
-    if tiny.even:
-        pytest.skip("the model itself refuses it")
     model = made(tiny.build)
     with pytest.raises(TokenMergeError), tm.merged(model, config):
         tiny.call(model, [1], (1, 1))

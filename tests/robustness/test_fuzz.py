@@ -1,6 +1,7 @@
 """Whatever is asked for, on whatever model and size: a clear error or a sound picture, and the model comes back.
 
-500 cases by default. `make fuzz` runs 20,000; a shard that fails prints its case and is the same each time it is run.
+500 cases by default, of which `make test` runs 125 and `make fuzz` 20,000. A shard that fails prints its case and
+is the same each time it is run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ CASES = int(os.environ.get("TOKENMERGE_FUZZ_CASES", "500"))
 FIRST = int(os.environ.get("TOKENMERGE_FUZZ_FIRST", "0"))
 
 
-@pytest.mark.parametrize("shard", range(FIRST // SHARD, -(-CASES // SHARD)), ids="shard-{}".format)
+SHARDS = range(FIRST // SHARD, -(-CASES // SHARD))
+
+
+@pytest.mark.parametrize(
+    "shard", [pytest.param(shard, id=f"shard-{shard}", marks=pytest.mark.long if shard else ()) for shard in SHARDS]
+)
 def test_a_clear_error_or_a_sound_picture(shard: int) -> None:
     outcomes = Outcomes()
 
