@@ -29,7 +29,7 @@ from training.latents import fit_decoder, fit_encoder
 from training.pictures import NO_CAPTION, PLAIN_CAPTION, tokenize
 
 STORED = (80, 160, 320)
-FRAME = 0.65  # of a photograph, at the native size: fruit is large enough to be told by its shape
+FRAME = 0.5  # of a photograph, at the native size: fruit is large enough to be told by its shape
 WIDE_FRAME = 0.95  # of a photograph, at twice the native size: fruit of about the same number of pixels, but more
 HELD_BACK = 200  # photographs of the test split, never trained on
 FITTED = 200  # photographs for the closed-form autoencoder

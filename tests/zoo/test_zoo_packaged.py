@@ -38,3 +38,18 @@ def test_a_red_heart_is_red_on_white(name: str) -> None:
     red, green, blue = np.median(picture[110:146, 110:146], axis=(0, 1))
     assert red > 0.6
     assert max(green, blue) < red - 0.3
+
+
+@pytest.mark.skipif("photo-flux" not in MODELS, reason="no weights of photo-flux in this installation")
+def test_lemons_are_yellow_and_aubergines_dark() -> None:
+    pipe = zoo.load("photo-flux")
+
+    def mean_colour(prompt: str) -> list[float]:
+        settings = {"num_inference_steps": 6, "height": 128, "width": 128, "output_type": "np"}
+        settings |= {"negative_prompt": "", "true_cfg_scale": 3.0}
+        image: np.ndarray = pipe(prompt, generator=torch.Generator().manual_seed(0), **settings).images[0]
+        return [float(channel) for channel in image.mean(axis=(0, 1))]
+
+    red, green, blue = mean_colour("lemons")
+    assert min(red, green) > blue + 0.2
+    assert max(mean_colour("aubergines")) < 0.45

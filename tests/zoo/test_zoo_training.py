@@ -141,6 +141,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
         "merge": None,
         "window": None,
         "half": False,
+        "compile": False,
         "minutes": math.inf,
         "pause_file": None,
     }

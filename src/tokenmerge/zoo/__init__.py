@@ -1,7 +1,8 @@
-"""The embedded models: small, trained on 3D emoji, and loaded without a download.
+"""The embedded models: small, and loaded without a download.
 
-`emoji-sd` is a Stable Diffusion pipeline (UNet, 1,024 tokens at 256 px and 4,096 at 512 px), `emoji-flux` a Flux
-pipeline (transformer, 256 and 1,024 image tokens). Both run in float32 on a CPU.
+`emoji-sd` is a Stable Diffusion pipeline trained on 3D emoji (UNet, 1,024 tokens at 256 px and 4,096 at 512 px).
+`emoji-flux` is a Flux pipeline trained on the same (transformer, 256 and 1,024 image tokens). `photo-flux` is a Flux
+pipeline trained on photographs of fruit and vegetables (1,024 and 4,096 image tokens). All run in float32 on a CPU.
 """
 
 from tokenmerge.zoo.folders import folder_of, known_captions, list_models
