@@ -31,7 +31,7 @@ def test_writes_the_image_that_python_would_generate(run: Run, tmp_path: Path) -
 def test_a_random_model_says_that_it_is_one(run: Run) -> None:
     outcome = run("generate", "a cat", *SMALL)
     assert "random weights: its images mean nothing" in outcome.err
-    assert "256 x 256 px, tile-mean, ratio 0.9375" in outcome.out
+    assert "256 x 256 px, balanced, " in outcome.out
 
 
 def test_seeds_and_merging_change_the_image(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from command_runs import SMALL, Run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,3 +101,9 @@ def test_whole_numbers_out_of_bounds(text: str) -> None:
 def test_wrong_guidance(text: str) -> None:
     with pytest.raises(UsageError, match="--guidance is"):
         read_guidance(text)
+
+
+def test_a_preset_is_a_method_without_options(run: Run) -> None:
+    outcome = run("generate", "red apple", *SMALL, "--method", "quality", "--set", "tile=2")
+    assert outcome.code == 2
+    assert "quality is a preset, which has all its options: leave out --ratio and --set." in outcome.err

@@ -71,6 +71,8 @@ class PageUser:
             self.type_into("#seed input", str(seed))
 
     def choose_method(self, name: str) -> None:
+        if not self.page.locator("#method").is_visible():
+            self.unfold("Merging in detail")
         self.page.locator("#method input").click()
         self.page.get_by_role("option", name=name, exact=True).click()
 

@@ -8,6 +8,7 @@ from typing import Any
 from tokenmerge.web.bounds import Inputs
 
 SMALL = Inputs(
+    preset="my own",
     prompt="red apple",
     seed=0,
     steps=2,

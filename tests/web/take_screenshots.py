@@ -56,7 +56,7 @@ class Photographer:
         ):
             with self.opened(dark, **options) as user:
                 user.compare()
-                user.type_into("#ratio input[type=number]", "0.75")
+                user.page.locator("#preset").get_by_label("fast", exact=True).check()
                 user.compare()
                 self._shoot(user, name)
 
@@ -87,7 +87,7 @@ class Photographer:
             with self.opened(dark, **options) as user:
                 user.open_tab("Sweep")
                 user.page.locator("button#sweep").click()
-                user.wait_for_message("6 of 6", tab="sweep")
+                user.wait_for_message("5 of 5", tab="sweep")
                 self._shoot(user, name)
 
     def error(self) -> None:

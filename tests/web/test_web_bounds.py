@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 
 import pytest
 from small_requests import small
 
 from tokenmerge import TileMean, ToDo, ToMA, ToMeSD
+from tokenmerge.cli.main import build_parser
+from tokenmerge.cli.options import read_method
 from tokenmerge.errors import TokenMergeError, UsageError
 from tokenmerge.methods.named import METHODS, named_config
-from tokenmerge.web.bounds import MOST_SWEPT, controls_of, read, read_size, read_sweep, settings_beyond
+from tokenmerge.presets import NAMES, preset
+from tokenmerge.web.bounds import (
+    MOST_SWEPT,
+    controls_of,
+    read,
+    read_size,
+    read_sweep,
+    settings_beyond,
+    swept_acceleration,
+)
+from tokenmerge.web.equivalent import as_command, as_python
 
 
 def test_small_inputs_are_toma_as_it_comes() -> None:
@@ -64,6 +77,7 @@ def test_options_that_a_method_lacks_are_left_out() -> None:
         ({"ratio": "half"}, "Ratio is half"),
         ({"model": " "}, "No model is named"),
         ({"method": "magic"}, "no method 'magic'"),
+        ({"preset": "best"}, "no preset 'best'"),
         ({"parts": []}, "parts is empty"),
         ({"scope": "block", "parts": ["self"]}, "merging whole blocks"),
         ({"tile": 0}, "Tile is 0"),
@@ -85,7 +99,30 @@ def test_sizes_may_be_written_in_several_ways(text: str) -> None:
 def test_a_sweep_is_every_method_at_every_ratio_from_low_to_high() -> None:
     pairs = read_sweep(["tomesd", "toma"], [0.75, "0.25"])
     assert pairs == [("tomesd", 0.25), ("tomesd", 0.75), ("toma", 0.25), ("toma", 0.75)]
-    assert read_sweep(["tile-mean"], [0.25, 0.75]) == [("tile-mean", 0.9375)]  # it has no ratio
+    assert read_sweep(["tile-mean"], [0.25, 0.75]) == [("tile-mean", None)]  # it has no ratio
+    assert read_sweep(["preset fast", "fewer-steps"], [0.5]) == [("preset fast", None), ("fewer-steps", 0.5)]
+
+
+def test_a_preset_becomes_the_config_of_the_model() -> None:
+    from tokenmerge.runtime.tiny_random import build_tiny_random
+
+    pipe = build_tiny_random()
+    for name in NAMES:
+        request = read(small(preset=name)).for_model(pipe)
+        assert request.config == preset(name, pipe)
+        assert request.label == name
+        args = build_parser().parse_args(shlex.split(as_command(request))[1:])
+        assert read_method(args) == name  # and the command line says the same
+        assert f"tm.merged(pipe, {name!r})" in as_python(request, {})
+
+
+def test_the_page_begins_with_the_preset_balanced() -> None:
+    controls = pytest.importorskip("tokenmerge.web.controls")
+    assert controls.PRESET == "balanced"
+
+
+def test_fewer_steps_leave_out_the_fraction() -> None:
+    assert swept_acceleration("fewer-steps", 0.75).steps_of(20) == 5
 
 
 @pytest.mark.parametrize(
@@ -94,6 +131,7 @@ def test_a_sweep_is_every_method_at_every_ratio_from_low_to_high() -> None:
         ([], [0.5], "at least one method"),
         (["toma"], [], "at least one method"),
         (["toma"], [1.5], "Ratio is 1.5"),
+        (["magic"], [0.5], "no method 'magic'"),
         (list(METHODS), [0.1, 0.2, 0.3], f"at most {MOST_SWEPT}"),
     ],
 )

@@ -29,7 +29,10 @@ def test_it_loads_with_a_word_under_each_control(user: PageUser) -> None:
     assert user.page.title() == "tokenmerge"
     for title in ("Image and model", "Merging in detail"):
         user.unfold(title)
-    for control in ("prompt", "method", "size", "steps", "seed", "guidance", "model"):
+    assert user.page.locator("#preset input:checked").input_value() == "balanced"
+    user.wait_until("document.querySelectorAll('#slider img').length >= 2")  # an example, before anything is generated
+    assert "An example from the package" in user.page.locator("#figures").inner_text()
+    for control in ("prompt", "preset", "method", "size", "steps", "seed", "guidance", "model"):
         assert user.page.locator(f"#{control}").is_visible(), control
     for control in ("tile", "scope", "parts"):
         assert user.page.locator(f"#{control}").is_visible(), control
@@ -97,9 +100,8 @@ def test_comparing_sliding_history_and_the_same_without_the_page(user: PageUser,
 
 
 def test_a_method_brings_its_own_settings(user: PageUser) -> None:
-    visible = "document.querySelector('#tile')?.checkVisibility()"
-    user.until(lambda: user.unfold("Merging in detail"), visible)
     user.choose_method("toma")
+    user.wait_until("document.querySelector('#preset input:checked').value === 'my own'")
     user.page.locator("#region").wait_for(state="visible")
     user.choose_method("todo")
     user.page.locator("#region").wait_for(state="hidden")
@@ -150,8 +152,8 @@ def test_looking_inside(user: PageUser) -> None:
 def test_sweeping(user: PageUser) -> None:
     user.choose(steps=1)
     user.open_tab("Sweep")
-    for ratio in ("0.25", "0.5"):
-        user.page.locator("#sweep-ratios").get_by_label(ratio, exact=True).uncheck()
+    user.page.locator("#sweep-ratios").get_by_label("0.5", exact=True).uncheck()
+    user.page.locator("#sweep-methods").get_by_label("tomesd", exact=True).uncheck()
     user.page.locator("#sweep").and_(user.page.locator("button")).click()
     user.wait_for_message("2 of 2", tab="sweep")
     assert user.page.locator("#sweep-message progress").get_attribute("value") == "2"
@@ -238,7 +240,6 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, address: str, dark: b
 
 def test_everything_is_reached_by_the_keyboard(user: PageUser) -> None:
     user.choose()
-    user.choose_method("toma")  # which has a ratio
     reached = set()
     for _ in range(60):
         user.page.keyboard.press("Tab")
@@ -248,7 +249,7 @@ def test_everything_is_reached_by_the_keyboard(user: PageUser) -> None:
                 "document.activeElement.innerText"
             )
         )
-    wanted = {"prompt", "ratio", "method", "compare", "size", "steps", "seed", "guidance", "model", "divider"}
+    wanted = {"prompt", "preset", "compare", "size", "steps", "seed", "guidance", "model", "divider"}
     assert wanted <= {name.split("-")[0] if isinstance(name, str) else name for name in reached}, reached
     user.page.locator("#prompt input, #prompt textarea").focus()
     user.page.keyboard.press("Enter")  # the prompt's own way to press Compare

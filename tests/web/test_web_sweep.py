@@ -15,6 +15,7 @@ from tokenmerge.web.sweep import draw_grid, draw_quality_against_time, sweep
 
 REQUESTED = read(small(seed=71)).image
 PAIRS = read_sweep(["toma", "tomesd"], [0.5, 0.9])
+RIVALS = read_sweep(["preset balanced", "fewer-steps", "first-block-cache"], [0.5])
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +70,13 @@ def test_it_can_be_cancelled_between_images(studio: Any) -> None:
     watch.stop.set()
     with pytest.raises(Cancelled):
         next(running)
+
+
+def test_presets_and_rivals_are_generated_or_explained(studio: Any) -> None:
+    *_, swept = sweep(studio, "tiny-random", REQUESTED, RIVALS, Watch())
+    balanced, fewer, cache = swept.cells
+    assert balanced.shot is not None
+    assert fewer.shot is not None
+    assert fewer.fidelity != balanced.fidelity
+    assert "denoises with a UNet" in cache.reason
+    assert "preset balanced" in draw_quality_against_time(swept)

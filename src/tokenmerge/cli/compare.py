@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmerge.cli import options
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.ratio import ratio_text
 from tokenmerge.runtime.plain_text import shown_plainly
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     print_cut(loaded, wanted)
     pair = _generate_pair(loaded, wanted, config, keep, repeats)
     result = {
-        **about_image(loaded, wanted, pair.unmerged.size, args.method, config),
+        **about_image(loaded, wanted, pair.unmerged.size, args.method, pair.config),
         **pair.timings(),
         **asdict(fidelity(pair.unmerged, pair.merged)),
         "explain": pair.explanation.to_dict(),
@@ -91,6 +90,7 @@ class Pair:
     merged: Image
     seconds: dict[str, list[float]]
     explanation: Explanation
+    config: MergeConfig
 
     def timings(self) -> dict[str, Any]:
         best = {name: min(values) for name, values in self.seconds.items()}
@@ -107,7 +107,7 @@ class Pair:
 
 
 def _generate_pair(
-    loaded: LoadedPipeline, wanted: ImageRequest, config: MergeConfig, keep: Image | None, repeats: int
+    loaded: LoadedPipeline, wanted: ImageRequest, config: MergeConfig | str, keep: Image | None, repeats: int
 ) -> Pair:
     """Warm up, then generate unmerged and merged in turn, so that a noisy machine hits both alike."""
     from tokenmerge.api import merged
@@ -126,7 +126,7 @@ def _generate_pair(
             explanation = handle.explain() if number == repeats else None
         seconds["merged"].append(taken)
     assert explanation is not None
-    return Pair(unmerged_image, merged_image, seconds, explanation)
+    return Pair(unmerged_image, merged_image, seconds, explanation, handle.config)
 
 
 def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ def _what_was_timed(result: dict[str, Any], pair: Pair) -> str:
 
 
 def _title(result: dict[str, Any]) -> str:
-    return f"{result['method']}, ratio {ratio_text(MergeConfig.from_dict(result['config']).ratio)}"
+    return options.title_of(result["method"], MergeConfig.from_dict(result["config"]))
 
 
 def _speedup(result: dict[str, Any]) -> str:

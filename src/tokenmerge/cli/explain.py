@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tokenmerge.api import apply
     from tokenmerge.autotune.break_even import worthwhile
+    from tokenmerge.presets import preset
     from tokenmerge.report.explain import native_size
     from tokenmerge.runtime.denoisers import load_denoiser_on_meta
     from tokenmerge.runtime.generation import MOST_STEPS
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     steps = None if args.steps is None else options.read_whole("--steps", args.steps, 1, MOST_STEPS)
     model = _with_weights(args.model) if args.measure else load_denoiser_on_meta(args.model)
     height, width = native_size(model) if size is None else (size[1], size[0])
-    handle = apply(model, worthwhile(model, config, (height, width), batch) if args.measure else config)
+    settled = preset(config, model) if isinstance(config, str) else config
+    handle = apply(model, worthwhile(model, settled, (height, width), batch) if args.measure else settled)
     print("counting multiply-adds ...", file=sys.stderr)
     explanation = handle.explain(size=(height, width), batch=batch, steps=steps)
     print(json.dumps(explanation.to_dict(), indent=2) if args.json else explanation)

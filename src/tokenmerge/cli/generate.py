@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import Any
 
 from tokenmerge.cli import options
-from tokenmerge.config.ratio import ratio_text
 from tokenmerge.errors import UsageError
 
 
@@ -53,13 +52,14 @@ def run(args: argparse.Namespace) -> int:
     print_notice(loaded)
     check_request(loaded, wanted)
     print_cut(loaded, wanted)
-    with nullcontext() if config is None else merged(loaded.pipe, config, keep):
+    with nullcontext() if config is None else merged(loaded.pipe, config, keep) as handle:
         image, seconds = loaded.generate(wanted, progress="generating")
-    about = about_image(loaded, wanted, image.size, args.method, config)
+    used = None if handle is None else handle.config
+    about = about_image(loaded, wanted, image.size, args.method, used)
     write_image(file, image, about)
     if args.json:
         print(json.dumps({**about, "seconds": seconds, "file": str(file)}, indent=2))
     else:
-        how = "unmerged" if config is None else f"{args.method}, ratio {ratio_text(config.ratio)}"
+        how = options.title_of(args.method, used)
         print(f"{file}: {image.width} x {image.height} px, {how}, {seconds:.2f} s")
     return 0

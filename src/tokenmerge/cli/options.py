@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.ratio import ratio_text
 from tokenmerge.errors import ConfigError, UsageError
 from tokenmerge.methods.named import METHODS, named_config
+from tokenmerge.presets import NAMES, Name
 from tokenmerge.runtime.generation import LARGEST_SEED, LARGEST_SIDE, LATENT, MOST_STEPS, ImageRequest, check_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 NO_METHOD = "none"
-# The preset "balanced"; it has no ratio, so whoever gives one means ToMA.
-DEFAULT_METHOD, DEFAULT_WITH_RATIO = "tile-mean", "toma"
+DEFAULT_PRESET: Name = "balanced"
+# A preset has all its options set: whoever gives a ratio means ToMA, whoever gives another option means TileMean.
+DEFAULT_WITH_RATIO, DEFAULT_WITH_SETTINGS = "toma", "tile-mean"
 LARGEST_CONFIG = 1_000_000  # bytes
 
 
@@ -73,12 +76,13 @@ def add_pickle_option(group: argparse._ActionsContainer) -> None:
 
 def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = False) -> None:
     """How tokens are merged."""
-    names = [*METHODS, *([NO_METHOD] if none_allowed else [])]
+    names = [*NAMES, *METHODS, *([NO_METHOD] if none_allowed else [])]
     group = parser.add_argument_group("merging")
     group.add_argument(
         "--method",
         metavar="NAME",
-        help=f"{', '.join(names)} (default: {DEFAULT_METHOD}, or {DEFAULT_WITH_RATIO} if --ratio is given)",
+        help=f"a preset or a method: {', '.join(names)} (default: {DEFAULT_PRESET}; {DEFAULT_WITH_RATIO} if --ratio is "
+        f"given, {DEFAULT_WITH_SETTINGS} if only --set is)",
     )
     group.add_argument(
         "--ratio",
@@ -147,7 +151,14 @@ def methods_listed() -> str:
     """The named methods with a line each, for the end of a help text."""
     width = max(map(len, METHODS))
     lines = [f"  {name.ljust(width)}  {method.summary}" for name, method in METHODS.items()]
-    return "methods:\n" + "\n".join(lines)
+    return f"presets: {', '.join(NAMES)}\n\nmethods:\n" + "\n".join(lines)
+
+
+def title_of(method: str, config: MergeConfig | None) -> str:
+    """What a result is called: a preset by its name, a method with its ratio."""
+    if config is None:
+        return "unmerged"
+    return method if method in NAMES else f"{method}, ratio {ratio_text(config.ratio)}"
 
 
 def read_image_request(args: argparse.Namespace, command: str) -> ImageRequest:
@@ -164,8 +175,8 @@ def read_image_request(args: argparse.Namespace, command: str) -> ImageRequest:
     )
 
 
-def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeConfig | None:
-    """The config that --method, --ratio and --set describe; None for `--method none`."""
+def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeConfig | Name | None:
+    """The config that --method, --ratio and --set describe, or the name of a preset; None for `--method none`."""
     settings = read_settings(args.settings)
     if args.config is not None:
         if settings or args.ratio is not None or args.method is not None:
@@ -174,7 +185,13 @@ def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeCo
         args.method = Path(args.config).stem  # what the result is called
         return config
     if args.method is None:
-        args.method = DEFAULT_METHOD if args.ratio is None else DEFAULT_WITH_RATIO
+        args.method = DEFAULT_WITH_SETTINGS if settings else DEFAULT_PRESET
+        args.method = DEFAULT_WITH_RATIO if args.ratio is not None else args.method
+    for name in NAMES:
+        if args.method == name:
+            if settings or args.ratio is not None:
+                raise UsageError(f"{name} is a preset, which has all its options: leave out --ratio and --set.")
+            return name
     if args.method == NO_METHOD:
         if not none_allowed:
             raise UsageError(

@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenmerge.accelerations.base import Acceleration
+from tokenmerge.accelerations.named import FEWER_STEPS, PRESET, named_acceleration
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.errors import UsageError
 from tokenmerge.methods.named import METHODS, named_config, takes_ratio
+from tokenmerge.presets import NAMES, preset
 from tokenmerge.runtime.generation import LARGEST_SEED, LATENT, ImageRequest, check_size
 
 LONGEST_PROMPT = 1000
@@ -21,6 +24,11 @@ LARGEST_GUIDANCE = 30.0
 LOWEST_RATIO, HIGHEST_RATIO = 0.05, 0.95
 LONGEST_INTERVAL = 100
 MOST_SWEPT = 24
+
+OWN = "my own"  # the choice beside the presets: the settings below it count
+PRESETS_SWEPT = {f"preset {name}": name for name in NAMES}
+# Ours, then what else makes a pipeline faster: fewer steps, and a cache for UNets and one for transformers.
+SWEPT = (*PRESETS_SWEPT, *METHODS, FEWER_STEPS, "deepcache", "first-block-cache")
 
 # The controls of the page that are options of a method. Not every method has each.
 METHOD_CONTROLS = ("tile", "region", "scope", "parts", "select_every")
@@ -33,11 +41,24 @@ class Request:
     model: str
     image: ImageRequest
     method: str
-    config: MergeConfig
+    choice: MergeConfig | str  # settings, or the name of a preset, whose config is known once the model is
+    preset: str | None = None  # the preset that the settings come from
+
+    def for_model(self, pipe: Any) -> Request:
+        """The same with the config of the preset, if one was asked for."""
+        if not isinstance(self.choice, str):
+            return self
+        config = preset(self.choice, pipe)  # type: ignore[arg-type]
+        return dataclasses.replace(self, choice=config, preset=self.choice)
+
+    @property
+    def config(self) -> MergeConfig:
+        assert not isinstance(self.choice, str), "a preset has no config before its model is known"
+        return self.choice
 
     @property
     def label(self) -> str:
-        return f"{self.method}, ratio {self.ratio:g}"
+        return self.preset or f"{self.method}, ratio {self.ratio:g}"
 
     @property
     def ratio(self) -> float:
@@ -49,6 +70,7 @@ class Request:
 class Inputs:
     """What the controls hold, as they hold it."""
 
+    preset: str
     prompt: str
     seed: float | None
     steps: float | None
@@ -69,9 +91,14 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Inputs))
 
 def read(inputs: Inputs) -> Request:
     """The request that the controls describe; raises with the first that is out of bounds."""
+    model, image = _model(inputs.model), read_image_request(inputs)
+    if inputs.preset in NAMES:
+        return Request(model, image, inputs.preset, inputs.preset)
+    if inputs.preset != OWN:
+        raise UsageError(f"There is no preset {inputs.preset!r}: choose one of the list.")
     if inputs.method not in METHODS:
         raise UsageError(f"There is no method {inputs.method!r}: choose one of the list.")
-    return Request(_model(inputs.model), read_image_request(inputs), inputs.method, _config(inputs))
+    return Request(model, image, inputs.method, _config(inputs))
 
 
 def read_image_request(inputs: Inputs) -> ImageRequest:
@@ -104,22 +131,36 @@ def read_size(text: str) -> tuple[int, int]:
     return size
 
 
-def read_sweep(methods: Sequence[str], ratios: Sequence[float | str]) -> list[tuple[str, float]]:
-    """Every method at every ratio. One without a ratio comes once, with the fraction that its tile merges."""
+def swept_with_ratio(method: str) -> bool:
+    """Whether a sweep takes a method at several ratios. Fewer steps have one: the fraction of steps left out."""
+    return method == FEWER_STEPS or (method in METHODS and takes_ratio(method))
+
+
+def read_sweep(methods: Sequence[str], ratios: Sequence[float | str]) -> list[tuple[str, float | None]]:
+    """Every method at every ratio. One without a ratio comes once, with None."""
     if not methods or not ratios:
         raise UsageError("A sweep needs at least one method and one ratio: tick some.")
-    pairs = [
-        (method, _number("Ratio", ratio, LOWEST_RATIO, HIGHEST_RATIO))
-        for method in methods
-        if takes_ratio(method)
-        for ratio in ratios
-    ]
-    pairs += [(method, METHODS[method].make().number("ratio")) for method in methods if not takes_ratio(method)]
+    for method in methods:
+        if method not in SWEPT:
+            raise UsageError(f"There is no method {method!r}: choose one of the list.")
+    values = [_number("Ratio", ratio, LOWEST_RATIO, HIGHEST_RATIO) for ratio in ratios]
+    pairs: list[tuple[str, float | None]] = []
+    for method in methods:
+        pairs += [(method, ratio) for ratio in sorted(values)] if swept_with_ratio(method) else [(method, None)]
     if len(pairs) > MOST_SWEPT:
         raise UsageError(
             f"That would generate {len(pairs)} merged images, and a sweep takes at most {MOST_SWEPT}: tick fewer."
         )
-    return sorted(pairs, key=lambda pair: (list(methods).index(pair[0]), pair[1]))
+    return pairs
+
+
+def swept_acceleration(method: str, ratio: float | None) -> Acceleration:
+    """What a sweep applies for a method of `SWEPT` at a ratio."""
+    if method in PRESETS_SWEPT:
+        return named_acceleration(PRESET, {"preset": PRESETS_SWEPT[method]})
+    if method == FEWER_STEPS:
+        return named_acceleration(method, {"fraction": 1 - (ratio or 0)})
+    return named_acceleration(method, None, ratio)
 
 
 def controls_of(method: str) -> dict[str, Any]:

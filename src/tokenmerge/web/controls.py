@@ -10,12 +10,13 @@ import gradio as gr
 
 from tokenmerge.methods.named import METHODS, takes_ratio
 from tokenmerge.methods.toma import REGIONS
+from tokenmerge.presets import NAMES as PRESETS
 from tokenmerge.runtime.pipelines import TINY_RANDOM, default_model
 from tokenmerge.web import bounds, words
 from tokenmerge.zoo import list_models
 from tokenmerge.zoo.folders import GUIDANCE, NAMES
 
-METHOD, RATIO, SIZE = "tile-mean", 0.5, "512 x 512"
+PRESET, METHOD, RATIO, SIZE = "balanced", "tile-mean", 0.5, "512 x 512"
 SCOPES = {"site": "each part", "block": "each block", "stack": "each run of blocks"}
 LARGEST_TILE = 16
 # The controls that change with the method, which is the first of them.
@@ -38,7 +39,7 @@ class Controls:
 
 
 def first_controls() -> dict[str, Any]:
-    """Prompt, ratio and method: what is changed most."""
+    """Prompt and preset: all that most people need."""
     return {
         "prompt": gr.Textbox(
             label="Prompt",
@@ -47,21 +48,20 @@ def first_controls() -> dict[str, Any]:
             max_length=bounds.LONGEST_PROMPT,
             elem_id="prompt",
         ),
-        "ratio": gr.Slider(
-            bounds.LOWEST_RATIO,
-            bounds.HIGHEST_RATIO,
-            RATIO,
-            step=0.05,
-            label="Ratio",
-            info=words.RATIO,
-            buttons=[],
-            visible=takes_ratio(METHOD),
-            elem_id="ratio",
-        ),
-        "method": gr.Dropdown(
-            list(METHODS), value=METHOD, label="Method", info=METHODS[METHOD].summary, elem_id="method"
+        "preset": gr.Radio(
+            [*PRESETS, bounds.OWN], value=PRESET, label="Preset", info=words.PRESETS[PRESET], elem_id="preset"
         ),
     }
+
+
+def preset_updates(chosen: str) -> Any:
+    """What the preset does, under its control."""
+    return gr.update(info=words.PRESETS.get(chosen, ""))
+
+
+def own_preset() -> Any:
+    """A setting was changed by hand: it counts from now on."""
+    return gr.update(value=bounds.OWN, info=words.PRESETS[bounds.OWN])
 
 
 def image_controls(model: str | None) -> dict[str, Any]:
@@ -94,8 +94,24 @@ def guidance_for(model: str) -> str:
 
 
 def merging_controls() -> dict[str, Any]:
-    """Tile, region, scope, parts and schedule, as the first method has them."""
+    """Method, ratio, tile, region, scope, parts and schedule, as the first method has them."""
     made = method_updates(METHOD)[2:]
+    first = {
+        "method": gr.Dropdown(
+            list(METHODS), value=METHOD, label="Method", info=METHODS[METHOD].summary, elem_id="method"
+        ),
+        "ratio": gr.Slider(
+            bounds.LOWEST_RATIO,
+            bounds.HIGHEST_RATIO,
+            RATIO,
+            step=0.05,
+            label="Ratio",
+            info=words.RATIO,
+            buttons=[],
+            visible=takes_ratio(METHOD),
+            elem_id="ratio",
+        ),
+    }
     texts = (
         ("tile", gr.Slider, {"label": "Tile", "info": words.TILE}),
         ("region", gr.Radio, {"label": "Region", "info": words.REGION}),
@@ -103,7 +119,7 @@ def merging_controls() -> dict[str, Any]:
         ("parts", gr.CheckboxGroup, {"label": "Parts", "info": words.PARTS}),
         ("select_every", gr.Slider, {"label": "Steps between selections", "info": words.SELECT}),
     )
-    return {
+    return first | {
         name: kind(**text, **_without_type(update), **_range(name), elem_id=name)
         for (name, kind, text), update in zip(texts, made, strict=True)
     }
@@ -126,6 +142,7 @@ def method_updates(method: str) -> list[dict[str, Any]]:
 def restored(inputs: bounds.Inputs) -> list[Any]:
     """Updates that bring all controls back to what they were, in the order of `FIELDS`."""
     kinds = dict(zip(FOLLOWING, method_updates(inputs.method), strict=True))
+    kinds["preset"] = preset_updates(inputs.preset)
     return [{**kinds.get(name, gr.update()), "value": getattr(inputs, name)} for name in bounds.FIELDS]
 
 

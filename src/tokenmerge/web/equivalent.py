@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
 from typing import Any
 
@@ -29,12 +30,17 @@ def as_python(request: Request, guidance: dict[str, Any]) -> str:
         f"pipe = load_pipeline({request.model!r}).pipe  # or a diffusers pipeline of your own\n"
         f"image = dict(\n{given})\n"
         f"unmerged = pipe(**image, {noise}).images[0]\n"
-        f"with tm.merged(pipe, {constructor(request.config)}) as handle:\n"
+        f"with tm.merged(pipe, {_chosen(request)}) as handle:\n"
         f"    merged = pipe(**image, {noise}).images[0]\n"
         "    print(handle.explain())\n"
         'unmerged.save("unmerged.png")\n'
         'merged.save("merged.png")\n'
     )
+
+
+def _chosen(request: Request) -> str:
+    """The preset by name, or the settings."""
+    return repr(request.preset) if request.preset else constructor(request.config)
 
 
 def constructor(config: MergeConfig) -> str:
@@ -71,7 +77,7 @@ def as_command(request: Request) -> str:
     if wanted.guidance is not None:
         words += ["--guidance", f"{wanted.guidance:g}"]
     words += ["--model", request.model, "--method", request.method]
-    if takes_ratio(request.method):
+    if request.preset is None and takes_ratio(request.method):
         words += ["--ratio", f"{request.ratio:g}"]
     for name, value in _settings(request).items():
         words += ["--set", f"{name}={_written(value)}"]
@@ -82,6 +88,8 @@ def as_command(request: Request) -> str:
 
 def _settings(request: Request) -> dict[str, Any]:
     """The options in which the config differs from its named method."""
+    if request.preset is not None:
+        return {}
     named = named_config(request.method, request.ratio if takes_ratio(request.method) else None)
     return {
         field.name: getattr(request.config, field.name)
@@ -91,5 +99,7 @@ def _settings(request: Request) -> dict[str, Any]:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, FullSteps):
+        return json.dumps(dataclasses.asdict(value))
     # A list of one is written as its item: configs take a single word for a list of it.
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

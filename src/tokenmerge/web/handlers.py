@@ -40,7 +40,7 @@ class WantedSweep:
 
     model: str
     image: ImageRequest
-    pairs: list[tuple[str, float]]
+    pairs: list[tuple[str, float | None]]
 
 
 class Handlers:

@@ -7,8 +7,8 @@ from typing import Any
 
 import gradio as gr
 
-from tokenmerge.methods.named import METHODS
-from tokenmerge.web import controls, handlers, words
+from tokenmerge.accelerations.named import FEWER_STEPS
+from tokenmerge.web import bounds, controls, example, handlers, words
 from tokenmerge.web.handlers import Handlers
 from tokenmerge.web.results import HEADERS
 from tokenmerge.web.runs import Studio
@@ -88,6 +88,9 @@ def _request(model: str | None) -> tuple[controls.Controls, Any, Any]:
     with gr.Accordion("Merging in detail", open=False):
         merging = controls.merging_controls()
     asked = controls.in_order([first, image, merging])
+    asked["preset"].input(controls.preset_updates, asked["preset"], asked["preset"], **AT_ONCE)
+    for name in controls.FOLLOWING:
+        asked[name].input(controls.own_preset, None, asked["preset"], **AT_ONCE)
     gr.Examples(
         [list(example) for example in words.EXAMPLES],
         [asked["prompt"], asked["seed"]],
@@ -112,12 +115,13 @@ def _result() -> tuple[Any, list[Any]]:
         type="pil",
         format="png",
         interactive=False,
+        value=example.images(),
         max_height=900,
         elem_id="slider",
         buttons=["download", "fullscreen"],
     )
     divider = gr.Slider(0, 100, 50, step=1, label="Divider", info=words.DIVIDER, buttons=[], elem_id="divider")
-    figures = gr.HTML(f'<p class="tm-lead">{words.NO_RESULT}</p>', elem_id="figures")
+    figures = gr.HTML(f'<p class="tm-lead">{example.sentence()}</p>', elem_id="figures")
     divider.input(
         lambda place: gr.update(slider_position=place), divider, slider, trigger_mode="always_last", **AT_ONCE
     )
@@ -226,11 +230,15 @@ def _sweep_tab(handle: Handlers, asked: controls.Controls) -> None:
     wanted = gr.State(None)
     gr.HTML(f'<p class="tm-lead">{words.SWEEP}</p>')
     methods = gr.CheckboxGroup(
-        list(METHODS), value=["toma", "tomesd"], label="Methods", info=words.SWEEP_METHODS, elem_id="sweep-methods"
+        list(bounds.SWEPT),
+        value=["preset balanced", "tomesd", FEWER_STEPS],
+        label="Methods",
+        info=words.SWEEP_METHODS,
+        elem_id="sweep-methods",
     )
     ratios = gr.CheckboxGroup(
         [0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9],
-        value=[0.25, 0.5, 0.75],
+        value=[0.5, 0.75],
         label="Ratios",
         info=words.SWEEP_RATIOS,
         elem_id="sweep-ratios",

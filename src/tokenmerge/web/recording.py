@@ -128,6 +128,7 @@ class Recording:
 def record(studio: Studio, request: Request, watch: Watch) -> Recording:
     """Generate the image with every block watched; then again, with new destinations at each step, for the overlap."""
     with studio.alone(request.model, watch) as loaded:
+        request = request.for_model(loaded.pipe)
         unmerged = studio.unmerged(request.model, request.image, watch.within(0, 0.3))
         with timed_merging(loaded, request.config) as (stopwatch, sessions):
             recorder = _Recorder(sessions[0], request.image.steps)

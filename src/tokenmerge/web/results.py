@@ -56,7 +56,7 @@ def _row(run: Run) -> list[Any]:
     return [
         run.number,
         made.request.image.prompt,
-        made.request.method,
+        made.request.preset or made.request.method,
         f"{made.request.ratio:g}",
         f"{width} x {height}",
         f"{made.unmerged.seconds:.2f} → {made.merged.seconds:.2f}",

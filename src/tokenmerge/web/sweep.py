@@ -12,9 +12,9 @@ from PIL import Image
 from tokenmerge.errors import TokenMergeError
 from tokenmerge.eval.figures.drawing import look_of, new_figure, styled, to_svg
 from tokenmerge.eval.figures.grids import data_url
-from tokenmerge.methods.named import named_config, takes_ratio
 from tokenmerge.runtime.fidelity import Fidelity, fidelity
 from tokenmerge.runtime.generation import ImageRequest
+from tokenmerge.web.bounds import swept_acceleration
 from tokenmerge.web.runs import Shot, Watch, sentence_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Cell:
     """One method at one ratio: its image, or why there is none."""
 
     method: str
-    ratio: float
+    ratio: float | None  # None for what has none: presets, tiles, caches
     shot: Shot | None = None
     fidelity: Fidelity | None = None
     reason: str = ""
@@ -50,7 +50,7 @@ class Swept:
 
 
 def sweep(
-    studio: Studio, model: str, wanted: ImageRequest, pairs: Sequence[tuple[str, float]], watch: Watch
+    studio: Studio, model: str, wanted: ImageRequest, pairs: Sequence[tuple[str, float | None]], watch: Watch
 ) -> Iterator[Swept]:
     """Generate every pair, and the unmerged image before each method, giving what there is after each pair.
 
@@ -69,14 +69,20 @@ def sweep(
         for ratio in [ratio for name, ratio in pairs if name == method]:
             stretch = next(stretches)
             try:
-                config = named_config(method, ratio if takes_ratio(method) else None)
-                shot = studio.merged(model, wanted, config, method, stretch)
+                shot = studio.accelerated(
+                    model, wanted, swept_acceleration(method, ratio), title(method, ratio), stretch
+                )
             except TokenMergeError as error:
                 cell = Cell(method, ratio, reason=sentence_of(error))
             else:
                 cell = Cell(method, ratio, shot, fidelity(unmerged.image, shot.image), "", unmerged.seconds)
             swept = Swept(swept.unmerged, (*swept.cells, cell))
             yield swept
+
+
+def title(method: str, ratio: float | None) -> str:
+    """A method with its ratio, if it has one."""
+    return method if ratio is None else f"{method}, ratio {ratio:g}"
 
 
 def draw_quality_against_time(swept: Swept) -> str:
@@ -95,7 +101,8 @@ def draw_quality_against_time(swept: Swept) -> str:
             panel.plot(times, values, label=name, markersize=6, **look_of(name, names))
             for cell, time, value in zip(line, times, values, strict=True):
                 label = {"textcoords": "offset points", "xytext": (6, 4), "fontsize": 8, "color": "#666666"}
-                panel.annotate(f"{cell.ratio:g}", (time, value), **label)
+                if cell.ratio is not None:
+                    panel.annotate(f"{cell.ratio:g}", (time, value), **label)
         panel.axvline(100, color="#444444", linestyle="--", linewidth=1, label="unmerged")
         panel.set_xlabel("time in % of the unmerged image's (left is faster)")
         panel.set_ylabel("PSNR in dB (up is closer)")
@@ -117,11 +124,11 @@ def draw_grid(swept: Swept) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    title = f"ratio {cell.ratio:g}"
+    about = title(cell.method, cell.ratio)
     if cell.shot is None or cell.fidelity is None:
-        return f'<figure class="tm-none"><p>{html.escape(cell.reason)}</p><figcaption>{title}</figcaption></figure>'
+        return f'<figure class="tm-none"><p>{html.escape(cell.reason)}</p><figcaption>{about}</figcaption></figure>'
     psnr = "identical" if cell.fidelity.psnr is None else f"{cell.fidelity.psnr:.1f} dB"
-    return _figure(cell.shot.image, title, f"{1 / cell.share:.2f}x, {psnr}", f"{cell.shot.seconds:.2f} s")
+    return _figure(cell.shot.image, about, f"{1 / cell.share:.2f}x, {psnr}", f"{cell.shot.seconds:.2f} s")
 
 
 def _figure(image: Image.Image, title: str, *remarks: str) -> str:

@@ -14,8 +14,14 @@ STEPS = "Denoising steps. More take longer and make cleaner images; merging save
 SIZE = "Width x height in pixels, such as 512 x 512 or 768 x 512. Merging saves more on larger images."
 GUIDANCE = "How strictly to follow the prompt. Empty: the model's own. 1 or less runs the model once a step, not twice."
 MODEL = "An embedded model, the folder of a diffusers model, or a hub id such as org/model (which is downloaded)."
+PRESETS = {
+    "quality": "Closest to the unmerged image.",
+    "balanced": "What is recommended: much faster, and hard to tell apart.",
+    "fast": "Fastest of the three; look at the image before you rely on it.",
+    "my own": "The settings under Merging in detail.",
+}
 METHOD = "How tokens are chosen and merged."
-RATIO = "Fraction of tokens merged away. More is faster and blurs more; try 0.3 to 0.6 first."
+RATIO = "Fraction of tokens merged away. More is faster and blurs more."
 TILE = "Side of a tile in tokens. tile-mean keeps one token of each tile: 2 is closer to the unmerged image, 4 faster."
 REGION = "Where destinations are selected. Tiles keep most of the image; global assignment is slowest."
 SCOPE = "How often tokens are merged. Site: around each part, keeps most detail. Stack: once for many blocks, fastest."
@@ -40,13 +46,17 @@ STAGES = "Seconds of the whole image. Merging pays when what it saves in attenti
 
 SWEEP = (
     "Generates the image described on the Compare tab with each method at each ratio, one at a time, and unmerged "
-    "before each method, to compare times with."
+    "before each method, to compare times with. Fewer steps and caches show what else could be had for the time."
 )
-SWEEP_METHODS = "Each generates one image per ratio."
-SWEEP_RATIOS = "Fraction of tokens merged away. More is faster and blurs more."
+SWEEP_METHODS = "One image per ratio. What has no ratio, such as presets and caches, generates one image."
+SWEEP_RATIOS = "Fraction of tokens merged away; of fewer-steps the fraction of steps left out. More is faster."
 
 DIVIDER = "Drag it here or in the image: unmerged on its left, merged on its right."
-NO_RESULT = "Press Compare, and the unmerged and the merged image appear here with a slider between them."
+EXAMPLE_RESULT = (
+    "An example from the package: “{prompt}”, {steps} steps of {model} on a {device} with {threads} threads took "
+    "{unmerged:.1f} s unmerged and {merged:.1f} s merged, {speedup:.1f}x, {psnr:.0f} dB. Press Compare for your own."
+)
+NO_RESULT = "Press Compare, and both images appear here with a divider between them."
 EXAMPLES = (
     ("red apple", 0),
     ("red heart", 1),
