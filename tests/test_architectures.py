@@ -76,7 +76,13 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+# One of each way to build them. `make test-all` builds the others too.
+QUICK = ("sd15", "sdxl", "pixart", "sd3-medium", "flux", "qwen-image", "z-image", "wan-1.3b", "svd", "latte")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in ARCHITECTURES]
+)
 def test_size_of_the_real_model(name: str) -> None:
     model = build(name)
     assert sum(weight.numel() for weight in model.parameters()) == PARAMETERS[name]

@@ -93,7 +93,9 @@ def test_whole_model_compile_gives_the_same_image() -> None:
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["regional", "whole, in place", "whole, wrapped"])
+@pytest.mark.parametrize(
+    "how", ["regional", *(pytest.param(how, marks=pytest.mark.long) for how in ("whole, in place", "whole, wrapped"))]
+)
 def test_merging_is_noticed_by_what_was_compiled_before(how: str) -> None:
     """Compiled code looks for hooks when it is made: it must be made again for merging, and let go of it again."""
     tiny = next(model for model in TINY_MODELS if model.name == "flux")

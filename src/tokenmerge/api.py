@@ -49,8 +49,8 @@ class Handle:
     def image(self, name: Hashable) -> Iterator[None]:
         """Says which image, or which guidance branch, the calls in a `with` block belong to.
 
-        For loops that call the model for several images in turns. Calls outside of such a block are told apart by their
-        timesteps, conditioning and inputs. Call `reset()` before the next generation.
+        For loops that call the model for several images in turns. Other calls are distinguished by their timesteps,
+        conditioning and inputs. Call `reset()` before the next generation.
 
         Args:
             name: any hashable value, the same one at each step of the image.

@@ -37,9 +37,9 @@ def test_weights_alone_keep_the_destinations() -> None:
     selected, weighted = operations["select"](), operations["weights"]()
     assert isinstance(selected, Operators)
     assert isinstance(weighted, Operators)
-    assert selected.picks is not None
-    assert weighted.picks is not None
-    assert torch.equal(selected.picks, weighted.picks)
+    assert selected.selected is not None
+    assert weighted.selected is not None
+    assert torch.equal(selected.selected, weighted.selected)
 
 
 def test_operations_of_the_package_shorten_as_much() -> None:

@@ -97,16 +97,16 @@ def test_destinations_are_recorded_at_every_step_in_every_layer(pipeline, scope)
     count = hooks(pipeline)
     with recorded_destinations(
         pipeline, ToMA(ratio=0.5, select_every=10, correction=FullSteps(within=0.3), scope=scope)
-    ) as picks:
+    ) as selections:
         draw(pipeline)
     assert hooks(pipeline) == count
-    assert set(picks) == {
+    assert set(selections) == {
         "down_blocks.0.attentions.0.transformer_blocks.0",
         "up_blocks.1.attentions.0.transformer_blocks.0",
         "up_blocks.1.attentions.1.transformer_blocks.0",
     }
-    assert {len(steps) for steps in picks.values()} == {3}
-    assert next(iter(picks.values()))[0].shape == (2, 16, 8)  # guidance makes two samples of sixteen tiles
-    values = overlaps(picks)
+    assert {len(steps) for steps in selections.values()} == {3}
+    assert next(iter(selections.values()))[0].shape == (2, 16, 8)  # guidance makes two samples of sixteen tiles
+    values = overlaps(selections)
     assert all(line[0] == 1 and 0.3 < line[1] <= 1 for line in values.values())
     assert "<svg" in draw_overlaps(values)

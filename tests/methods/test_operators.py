@@ -32,7 +32,7 @@ METHODS = {
 }
 GRIDS = [(8, 8), (8, 12), (7, 9), (5, 6), (3, 6, 5)]
 
-each_method = pytest.mark.parametrize(("config", "place"), METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize(("config", "context"), METHODS.values(), ids=METHODS)
 each_grid = pytest.mark.parametrize("grid", GRIDS, ids=str)
 
 
@@ -40,9 +40,9 @@ def tokens_on(grid, batch=3, channels=6, seed=0):
     return torch.randn(batch, math.prod(grid), channels, generator=torch.Generator().manual_seed(seed))
 
 
-def operator_for(config, place, tokens, grid):
+def operator_for(config, context, tokens, grid):
     layout = config.layout(grid).to(tokens.device)
-    operators = config.plan(tokens, layout, place, None)
+    operators = config.plan(tokens, layout, context, None)
     if isinstance(config, ToDo | SampledKeys):
         assert operators.queries is None
         assert layout.kept == layout.tokens
@@ -54,9 +54,9 @@ def operator_for(config, place, tokens, grid):
 
 @each_method
 @each_grid
-def test_as_many_tokens_as_the_layout_says(config, place, grid):
+def test_as_many_tokens_as_the_layout_says(config, context, grid):
     tokens = tokens_on(grid)
-    layout, operator = operator_for(config, place, tokens, grid)
+    layout, operator = operator_for(config, context, tokens, grid)
     assert layout.tokens == tokens.shape[1]
     assert layout.kept_keys < layout.tokens
     merged = operator.merge(tokens)
@@ -66,9 +66,9 @@ def test_as_many_tokens_as_the_layout_says(config, place, grid):
 
 @each_method
 @each_grid
-def test_kept_tokens_stand_for_all_and_sit_at_different_places(config, place, grid):
+def test_kept_tokens_stand_for_all_and_sit_at_different_places(config, context, grid):
     tokens = tokens_on(grid)
-    layout, operator = operator_for(config, place, tokens, grid)
+    layout, operator = operator_for(config, context, tokens, grid)
     assert operator.mass.shape == operator.destinations.shape == (3, layout.kept_keys)
     torch.testing.assert_close(operator.mass.sum(dim=1), torch.full((3,), float(layout.tokens)))
     for destinations in operator.destinations.tolist():
@@ -78,11 +78,11 @@ def test_kept_tokens_stand_for_all_and_sit_at_different_places(config, place, gr
 
 @each_method
 @each_grid
-def test_destinations_are_in_the_order_of_merged_tokens(config, place, grid):
+def test_destinations_are_in_the_order_of_merged_tokens(config, context, grid):
     # Each token has a channel of its own, so a merged one shows which tokens went into it: none more than its own.
     count = math.prod(grid)
     tokens = torch.eye(count).unsqueeze(0)
-    _, operator = operator_for(config, place, tokens, grid)
+    _, operator = operator_for(config, context, tokens, grid)
     merged = operator.merge(tokens)[0]
     own = merged.gather(1, operator.destinations[0].unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(own, merged.amax(dim=1))
@@ -91,14 +91,14 @@ def test_destinations_are_in_the_order_of_merged_tokens(config, place, grid):
 
 @each_method
 @each_grid
-def test_a_sample_in_a_batch_is_what_it_is_alone(config, place, grid):
+def test_a_sample_in_a_batch_is_what_it_is_alone(config, context, grid):
     tokens = tokens_on(grid)
-    _, together = operator_for(config, place, tokens, grid)
+    _, together = operator_for(config, context, tokens, grid)
     merged = together.merge(tokens)
     full = together.unmerge(merged)
     for sample in range(3):
         single = tokens[sample : sample + 1]
-        _, alone = operator_for(config, place, single, grid)
+        _, alone = operator_for(config, context, single, grid)
         assert torch.equal(alone.destinations[0], together.destinations[sample])
         torch.testing.assert_close(alone.merge(single)[0], merged[sample], atol=1e-5, rtol=0)
         torch.testing.assert_close(alone.unmerge(alone.merge(single))[0], full[sample], atol=1e-5, rtol=0)
@@ -106,21 +106,21 @@ def test_a_sample_in_a_batch_is_what_it_is_alone(config, place, grid):
 
 @each_method
 @each_grid
-def test_equal_tokens_come_back_as_they_were(config, place, grid):
+def test_equal_tokens_come_back_as_they_were(config, context, grid):
     tokens = torch.tensor([1.0, -2.0, 0.5]).expand(2, math.prod(grid), 3)
-    _, operator = operator_for(config, place, tokens, grid)
+    _, operator = operator_for(config, context, tokens, grid)
     torch.testing.assert_close(operator.unmerge(operator.merge(tokens)), tokens, atol=1e-4, rtol=1e-4)
 
 
 @each_method
 @each_grid
-def test_one_plan_for_a_batch_keeps_the_same_tokens(config, place, grid):
+def test_one_plan_for_a_batch_keeps_the_same_tokens(config, context, grid):
     tokens = tokens_on(grid)
-    shared = BlockContext(place.name, place.index, place.count, one_for_batch=True)
+    shared = BlockContext(context.name, context.index, context.count, one_for_batch=True)
     _, operator = operator_for(config, shared, tokens, grid)
     assert operator.destinations.shape[0] == operator.mass.shape[0] == 3
     assert (operator.destinations == operator.destinations[0]).all()
-    _, alone = operator_for(config, place, tokens[:1], grid)
+    _, alone = operator_for(config, context, tokens[:1], grid)
     _, alone_shared = operator_for(config, shared, tokens[:1], grid)
     assert torch.equal(alone.destinations, alone_shared.destinations)
 
@@ -137,11 +137,11 @@ def test_one_plan_for_a_batch_listens_to_every_sample():
 @each_method
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("scale", [1.0, 2e4])
-def test_half_precision_keeps_its_type_and_stays_finite(config, place, dtype, scale):
+def test_half_precision_keeps_its_type_and_stays_finite(config, context, dtype, scale):
     grid = (6, 8)
     tokens = (tokens_on(grid) * scale).clamp(-6e4, 6e4).to(dtype)
-    _, operator = operator_for(config, place, tokens, grid)
-    _, wide = operator_for(config, place, tokens.float(), grid)
+    _, operator = operator_for(config, context, tokens, grid)
+    _, wide = operator_for(config, context, tokens.float(), grid)
     assert torch.equal(operator.destinations, wide.destinations)
     assert operator.mass.dtype == torch.float32
     merged = operator.merge(tokens)
@@ -150,29 +150,29 @@ def test_half_precision_keeps_its_type_and_stays_finite(config, place, dtype, sc
 
 
 @each_method
-def test_planning_is_repeatable_and_leaves_randomness_alone(config, place):
+def test_planning_is_repeatable_and_leaves_randomness_alone(config, context):
     tokens = tokens_on((8, 8))
     before = torch.get_rng_state()
-    _, first = operator_for(config, place, tokens, (8, 8))
-    _, second = operator_for(config, place, tokens, (8, 8))
+    _, first = operator_for(config, context, tokens, (8, 8))
+    _, second = operator_for(config, context, tokens, (8, 8))
     assert torch.equal(first.destinations, second.destinations)
     assert torch.equal(first.merge(tokens), second.merge(tokens))
     assert torch.equal(before, torch.get_rng_state())
 
 
 @each_method
-def test_planning_needs_no_gradients(config, place):
+def test_planning_needs_no_gradients(config, context):
     tokens = tokens_on((8, 8)).requires_grad_()
-    _, operator = operator_for(config, place, tokens, (8, 8))
+    _, operator = operator_for(config, context, tokens, (8, 8))
     assert not operator.mass.requires_grad
     assert operator.merge(tokens).requires_grad
 
 
 @each_method
-def test_nothing_waits_for_the_device(config, place):
+def test_nothing_waits_for_the_device(config, context):
     # Meta tensors have no values: asking for one raises.
     tokens = torch.empty(2, 63, 6, device="meta")
-    layout, operator = operator_for(config, place, tokens, (7, 9))
+    layout, operator = operator_for(config, context, tokens, (7, 9))
     assert operator.unmerge(operator.merge(tokens)).shape == tokens.shape
     assert operator.mass.shape == (2, layout.kept_keys)
 
@@ -182,11 +182,11 @@ def test_nothing_waits_for_the_device(config, place):
 )
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 def test_planning_and_merging_trace_into_one_graph(name):
-    config, place = METHODS[name]
+    config, context = METHODS[name]
     layout, tokens = config.layout((6, 6)), tokens_on((6, 6))
 
     def there_and_back(tokens):
-        operator = config.plan(tokens, layout, place, None).keys
+        operator = config.plan(tokens, layout, context, None).keys
         return operator.unmerge(operator.merge(tokens))
 
     traced = torch.compile(there_and_back, fullgraph=True, backend="eager")

@@ -61,8 +61,8 @@ def test_sampled_keys_are_one_of_each_tile_and_others_at_each_step(grid):
     regions = layout.regions
     seen = []
     for step in range(4):
-        place = BlockContext("block", 0, 1, draw=torch.tensor(step))
-        operators = config.plan(tokens, layout, place, None)
+        context = BlockContext("block", 0, 1, seed=torch.tensor(step))
+        operators = config.plan(tokens, layout, context, None)
         keys = operators.keys
         assert operators.queries is None
         assert torch.equal(keys.merge(tokens)[1], tokens[1, keys.destinations[1]])
@@ -74,16 +74,16 @@ def test_sampled_keys_are_one_of_each_tile_and_others_at_each_step(grid):
 
 
 def test_new_weights_keep_the_destinations():
-    grid, config, place = (8, 8), ToMA(ratio=0.75), BlockContext("block", 0, 1)
+    grid, config, context = (8, 8), ToMA(ratio=0.75), BlockContext("block", 0, 1)
     layout = config.layout(grid)
-    first = config.plan(torch.randn(2, 64, 5), layout, place, None)
-    second = config.plan(torch.randn(2, 64, 5), layout, place, first)
+    first = config.plan(torch.randn(2, 64, 5), layout, context, None)
+    second = config.plan(torch.randn(2, 64, 5), layout, context, first)
     assert torch.equal(first.queries.destinations, second.queries.destinations)
     assert not torch.equal(first.queries.mass, second.queries.mass)
 
 
 @pytest.mark.parametrize(
-    ("picks", "said"),
+    ("selected", "said"),
     [
         (None, r"selector returned NoneType: it must return .* shape \(samples, regions, 8\)"),
         (torch.zeros(2, 4, 8), "indices of type torch.float32: they must be torch.long"),
@@ -91,26 +91,26 @@ def test_new_weights_keep_the_destinations():
         (torch.full((2, 4, 8), -1), "indices from -1 to -1"),
     ],
 )
-def test_a_selector_that_gives_no_choice_is_told_so(picks, said):
-    config = ToMA(ratio=0.5, selector=lambda *_: picks, min_tokens=0)
+def test_a_selector_that_gives_no_choice_is_told_so(selected, said):
+    config = ToMA(ratio=0.5, selector=lambda *_: selected, min_tokens=0)
     with pytest.raises(ConfigError, match=said):
         config.plan(torch.randn(2, 64, 8), config.layout((8, 8)), BlockContext("block", 0, 1), None)
 
 
 @pytest.mark.parametrize("config", [ToMA(ratio=0.75), TileMean(tile=2), ToMeSD(ratio=0.75)], ids=repr)
 def test_keys_are_merged_or_sampled_or_all(config):
-    grid, place, tokens = (8, 8), BlockContext("block", 0, 1), torch.randn(2, 64, 8)
+    grid, context, tokens = (8, 8), BlockContext("block", 0, 1), torch.randn(2, 64, 8)
     layouts, operators = {}, {}
     for keys in ("merged", "sampled", "all"):
         chosen = dataclasses.replace(config, keys=keys)
         layouts[keys] = chosen.layout(grid)
-        operators[keys] = chosen.plan(tokens, layouts[keys], place, None)
+        operators[keys] = chosen.plan(tokens, layouts[keys], context, None)
     assert {keys: layout.kept_keys for keys, layout in layouts.items()} == {"merged": 16, "sampled": 16, "all": 64}
     assert operators["merged"].keys is operators["merged"].queries
     assert operators["all"].keys is None
     keys = operators["sampled"].keys
-    picked = torch.stack([sample[places] for sample, places in zip(tokens, keys.destinations, strict=True)])
-    assert torch.equal(keys.merge(tokens), picked)
+    read = torch.stack([sample[places] for sample, places in zip(tokens, keys.destinations, strict=True)])
+    assert torch.equal(keys.merge(tokens), read)
     assert keys.mass.sum(dim=1).tolist() == pytest.approx([64.0, 64.0])
     assert torch.equal(operators["merged"].queries.merge(tokens), operators["sampled"].queries.merge(tokens))
-    assert not torch.equal(operators["merged"].keys.merge(tokens), picked)
+    assert not torch.equal(operators["merged"].keys.merge(tokens), read)

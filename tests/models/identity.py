@@ -29,10 +29,10 @@ class Identity(MergeConfig):
         fits = self.tiled and not regions.padded
         return Layout(grid, regions.tokens, regions.tokens, regions.tokens, regions if fits else None)
 
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         batch, count, _ = tokens.shape
         every: Any = torch.eye(count).expand(batch, -1, -1)
-        regions = None if place.in_region_order else layout.regions
+        regions = None if context.in_region_order else layout.regions
         places = torch.arange(count) if regions is None else regions.order
         operator = LinearOperator(
             down=every,

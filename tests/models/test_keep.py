@@ -80,17 +80,17 @@ def test_a_white_pixel_is_never_lost() -> None:
     assert mask_on_grid(torch.tensor([[0.0, 1.0]]), (2, 1, 2)).tolist() == [0, 1] * 2
 
 
-@pytest.mark.parametrize("aside", [(), (0, 1, 2, 5), tuple(range(40)), tuple(range(1, 60, 2))])
-def test_regions_hold_every_other_token_once(aside: tuple[int, ...]) -> None:
-    regions = regions_of((6, 10), (4, 4), aside)
+@pytest.mark.parametrize("protected", [(), (0, 1, 2, 5), tuple(range(40)), tuple(range(1, 60, 2))])
+def test_regions_hold_every_other_token_once(protected: tuple[int, ...]) -> None:
+    regions = regions_of((6, 10), (4, 4), protected)
     inside = regions.count * regions.size
-    assert regions.order[inside : inside + len(aside)].tolist() == list(aside)
+    assert regions.order[inside : inside + len(protected)].tolist() == list(protected)
     valid = torch.ones(inside, dtype=torch.bool) if regions.valid is None else regions.valid.flatten()
     placed = [*regions.order[:inside][valid].tolist(), *regions.order[inside:].tolist()]
     assert sorted(placed) == list(range(60))
-    if aside:
+    if protected:
         assert regions.valid is None
-        assert len(placed) - inside - len(aside) < regions.size
+        assert len(placed) - inside - len(protected) < regions.size
     tokens = torch.randn(2, 60, 3)
     assert torch.equal(regions.scatter(regions.gather(tokens)), tokens)
 

@@ -38,7 +38,7 @@ def test_every_step_has_its_own_keys_and_every_image_the_same(name: str) -> None
     assert all(torch.equal(one, two) for one, two in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("name", ["sdxl", "flux", "wan"])  # keys of its own, or picked inside attention: 4d masks, none
+@pytest.mark.parametrize("name", ["sdxl", "flux", "wan"])  # keys by argument, or inside attention
 @pytest.mark.parametrize("regional", [True, False])
 def test_no_step_compiles_anew(regional: bool, name: str) -> None:
     what = tiny(name)

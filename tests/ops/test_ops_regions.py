@@ -70,14 +70,14 @@ def test_kept_of_a_whole_tile(ratio, kept):
 
 def test_dividing_tiles_need_no_padding():
     regions = regions_of((8, 12), (4, 4))
-    assert (regions.count, regions.size, regions.padded, regions.natural) == (6, 16, False, False)
+    assert (regions.count, regions.size, regions.padded, regions.is_identity) == (6, 16, False, False)
 
 
 @pytest.mark.parametrize("tile", [(2, 6), (1, 6), (4, 6)])
 def test_stripes_need_not_move(tile):
     regions = regions_of((4, 6), tile)
     tokens = torch.rand(1, 24, 2)
-    assert regions.natural
+    assert regions.is_identity
     assert regions.gather(tokens) is tokens
 
 

@@ -32,10 +32,10 @@ def select(similarity, count, available=None, selector=select_facility_location)
     matrix = torch.from_numpy(np.asarray(similarity))[None, None]
     if available is None:
         available = np.ones(len(similarity), dtype=bool)
-    picks = selector(matrix, count, torch.from_numpy(np.asarray(available))[None])
-    assert picks.dtype == torch.long
-    assert picks.shape == (1, 1, count)
-    return picks[0, 0].tolist()
+    selected = selector(matrix, count, torch.from_numpy(np.asarray(available))[None])
+    assert selected.dtype == torch.long
+    assert selected.shape == (1, 1, count)
+    return selected[0, 0].tolist()
 
 
 @st.composite
@@ -112,13 +112,13 @@ def test_first_picks_are_what_fewer_would_have_been():
 def test_every_selector_is_repeatable_distinct_and_keeps_clear_of_padding(name, count):
     similarity = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
     available = torch.arange(8) < torch.tensor([[8], [5], [6]])  # padding comes last in a region
-    picks = SELECTORS[name](similarity, count, available)
-    assert torch.equal(picks, SELECTORS[name](similarity, count, available))
-    assert picks.shape == (2, 3, count)
-    for sample in picks.tolist():
+    selected = SELECTORS[name](similarity, count, available)
+    assert torch.equal(selected, SELECTORS[name](similarity, count, available))
+    assert selected.shape == (2, 3, count)
+    for sample in selected.tolist():
         for region, chosen in enumerate(sample):
             assert len(set(chosen)) == count
-            assert all(available[region, pick] for pick in chosen)
+            assert all(available[region, token] for token in chosen)
 
 
 @pytest.mark.parametrize("selector", [select_random, select_grid])
@@ -134,8 +134,8 @@ def test_grid_takes_even_distances():
 
 
 def test_random_differs_between_regions():
-    picks = select_random(torch.zeros(1, 6, 32, 32), 8, torch.ones(6, 32, dtype=torch.bool))
-    assert len({tuple(region) for region in picks[0].tolist()}) == 6
+    selected = select_random(torch.zeros(1, 6, 32, 32), 8, torch.ones(6, 32, dtype=torch.bool))
+    assert len({tuple(region) for region in selected[0].tolist()}) == 6
 
 
 def test_random_differs_between_draws_and_is_the_same_for_one():

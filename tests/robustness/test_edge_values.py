@@ -107,8 +107,8 @@ def test_selecting_from_one_token_and_for_no_samples(selector: Any) -> None:
 
 def test_broken_similarities_still_give_different_places() -> None:
     similarity = torch.full((1, 1, 6, 6), math.nan)
-    picks = select_facility_location(similarity, 3, torch.ones(1, 6, dtype=torch.bool))
-    assert ((picks >= 0) & (picks < 6)).all()
+    selected = select_facility_location(similarity, 3, torch.ones(1, 6, dtype=torch.bool))
+    assert ((selected >= 0) & (selected < 6)).all()
 
 
 # -- models --------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_the_token_to_begin_with_has_the_largest_group() -> None:
 
 def test_stages_add_up_to_the_whole() -> None:
     laps = {"from scratch": 3.0, "repeated": 1.0, "weights": 0.5, "merge": 0.25, "reorder": 0.25, "attention": 2.0}
-    stages = stages_of(laps, seconds=10.0, aside=0.5)
+    stages = stages_of(laps, seconds=10.0, overhead=0.5)
     assert list(stages) == list(STAGES)
     assert (stages["selection"], stages["weights"], stages["merge"]) == (2.0, 1.5, 0.5)
     # What was repeated, and what was spent on looking, is no part of the image.

@@ -84,7 +84,7 @@ class CacheDit(Acceleration):
 
 
 def _quiet() -> None:
-    """It logs every step of being switched on and off, each module with a logger of its own."""
+    """It logs every step of being switched on and off, each module with its logger."""
     for name in list(logging.root.manager.loggerDict):
         if name.lower().startswith("cache_dit"):
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -24,7 +24,7 @@ class CacheKind:
 
     Args:
         config: The class in `diffusers.hooks` whose fields are the options.
-        own: Options that differ from the defaults of that class, with the reason beside them in `CACHES`.
+        own: Options that differ from the defaults of that class, with the reason next to them in `CACHES`.
         adapts: Whether the cache decides by what it sees which steps are computed.
         reads_timestep: Whether it asks for the current timestep.
         calibrates: Whether it needs ratios measured on the model first.

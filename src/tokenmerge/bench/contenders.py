@@ -98,7 +98,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class TomesdPackage:
-    """The tomesd package, which matches tokens anew in every block of every step."""
+    """The tomesd package, which matches tokens in every block of every step."""
 
     ratio: float | None
     max_downsample: int

@@ -1,4 +1,4 @@
-"""What a method costs apart from time: multiply-adds, counted without running anything, and memory."""
+"""What a method costs other than time: multiply-adds, counted without running anything, and memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def multiply_adds(shadow: Subject, contender: Contender) -> dict[str, int]:
 
 
 def peak_memory(device: torch.device, call: Callable[[], object]) -> int | None:
-    """The most bytes that `call` holds at once, above what was held before it; None where that cannot be told."""
+    """The most bytes that `call` holds at once, above what was allocated before it; None if that is unknown."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -53,7 +53,7 @@ def peak_memory(device: torch.device, call: Callable[[], object]) -> int | None:
 
 def _peak_of_cpu_allocator(call: Callable[[], object]) -> int:
     """Follows every allocation and release that torch makes: a process's own peak would mix all methods into one."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints remarks of its own
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints remarks
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
     del result

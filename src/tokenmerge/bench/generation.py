@@ -51,7 +51,7 @@ class BareLoop:
         given = {name: value for name, value in others if name != "timestep"}
         # Flux and its kin count from 1 to 0, and all others from 1000.
         unit = 1.0 if hasattr(model.config, "guidance_embeds") else TRAINED_STEPS
-        # On the CPU: DeepCache reads the number, which a model on the meta device could not tell.
+        # On the CPU: DeepCache reads the number, which has no value on the meta device.
         self.scheduler.timesteps = torch.linspace(TRAINED_STEPS - 1, 1, steps).round()
         for timestep in self.scheduler.timesteps:
             self.current_timestep = timestep
@@ -60,7 +60,7 @@ class BareLoop:
                 if hasattr(self, "unet"):
                     model(first, now, **given)
                 else:
-                    # One for each sample, beside the model.
+                    # One for each sample, in addition to the model.
                     model(first, timestep=now.to(self.subject.device).expand(self.subject.batch), **given)
 
 
@@ -102,5 +102,5 @@ def run_generation(subject: Subject, contestant: Contestant, steps: int) -> None
 
 
 def _target(acceleration: Acceleration, loop: BareLoop) -> BareLoop | nn.Module:
-    """Our own methods take the model itself: a loop that is no pipeline tells them nothing more."""
+    """Our own methods take the model itself: a loop that is no pipeline has nothing more for them."""
     return loop.subject.model if acceleration.ours else loop

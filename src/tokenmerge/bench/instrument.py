@@ -36,38 +36,38 @@ class TimedConfig:
             return layout
         return dataclasses.replace(layout, regions=cast(Regions, _TimedRegions(layout.regions, self._stopwatch)))
 
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
-        made = self._make(tokens, layout, place, previous and _each(previous, _bare))
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
+        made = self._make(tokens, layout, context, previous and _each(previous, _bare))
         timed: dict[int, Operator] = {}
 
         def wrap(operator: Operator | None) -> Operator | None:
-            # One object stays one object: hooks tell by that whether keys are merged apart from queries.
+            # One object stays one object: by that, hooks know whether keys are merged like queries.
             if operator is None:
                 return None
             return timed.setdefault(id(operator), cast(Operator, _TimedOperator(operator, self._stopwatch)))
 
         return _each(made, wrap)
 
-    def _make(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def _make(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         with self._stopwatch.lap("plan"):
-            return self._config.plan(tokens, layout, place, previous)
+            return self._config.plan(tokens, layout, context, previous)
 
 
 class StagedConfig(TimedConfig):
-    """Tells the choice of destinations from the making of weights.
+    """Separates the selection of destinations from the computation of weights.
 
     A plan from scratch does both at once. Its weights are made a second time, by themselves, under "repeated": that
     long they took the first time too, and by so much the whole call has been prolonged.
     """
 
-    def _make(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def _make(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
             with self._stopwatch.lap("weights"):
-                return self._config.plan(tokens, layout, place, previous)
+                return self._config.plan(tokens, layout, context, previous)
         with self._stopwatch.lap("from scratch"):
-            made = self._config.plan(tokens, layout, place, None)
+            made = self._config.plan(tokens, layout, context, None)
         with self._stopwatch.lap("repeated"):
-            self._config.plan(tokens, layout, place, made)
+            self._config.plan(tokens, layout, context, made)
         return made
 
 

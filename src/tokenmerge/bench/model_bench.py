@@ -49,7 +49,7 @@ class ModelTrial:
             for step in range(1, phases + 1):
                 self.subject.call(step)
         if self._compile is not None:
-            # The second generation of images is the first to forget a plan, which may want graphs of its own.
+            # The second generation of images is the first to forget a plan, which may need further graphs.
             for step in range(phases):
                 self.subject.call(step)
         if not self._visited and (self._compile is None or not on_cpu):

@@ -1,4 +1,4 @@
-"""One transformer block of SDXL as a model of its own, so that images of any size fit."""
+"""One transformer block of SDXL as a model, so that images of any size fit."""
 
 from __future__ import annotations
 

@@ -74,24 +74,24 @@ def operation_trials(
 
 
 def toma_operations(tokens: Tensor, config: ToMA) -> Operations:
-    """What ToMA does at a site, apart: tokens come in region order there, as they do inside a model."""
+    """What ToMA does at a site, each operation alone: tokens come in region order there, as they do inside a model."""
     side = math.isqrt(tokens.shape[1])
     layout = config.layout((side, side))
     assert layout.regions is not None
     regions = layout.regions.to(tokens.device)
-    place = BlockContext("benchmark", 0, 1, in_region_order=not regions.natural and not regions.padded)
+    context = BlockContext("benchmark", 0, 1, in_region_order=not regions.is_identity and not regions.padded)
     with torch.no_grad():
-        planned = config.plan(tokens, layout, place, None)
+        planned = config.plan(tokens, layout, context, None)
         operator = planned.queries
         assert operator is not None
         merged = operator.merge(tokens)
     operations: Operations = {
-        "select": lambda: config.plan(tokens, layout, place, None),  # with its weights: a step that selects
-        "weights": lambda: config.plan(tokens, layout, place, planned),
+        "select": lambda: config.plan(tokens, layout, context, None),  # with its weights: a step that selects
+        "weights": lambda: config.plan(tokens, layout, context, planned),
         "merge": lambda: operator.merge(tokens),
         "unmerge": lambda: operator.unmerge(merged),
     }
-    if place.in_region_order:
+    if context.in_region_order:
         # Into region order and back, which a stack of blocks does once.
         operations["reorder"] = lambda: regions.scatter(regions.gather(tokens))
     return {name: torch.no_grad()(operation) for name, operation in operations.items()}

@@ -32,7 +32,7 @@ OTHERS = ("#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf")
 
 
 def require_plotting(path: Path) -> None:
-    """Raise a sentence where a plot could not be drawn: better before hours of measuring than after."""
+    """Raise an error if nothing could be plotted: better before hours of measuring than after."""
     if path.suffix not in FORMATS:
         raise UsageError(f"--plot is {str(path)!r}: its name must end in {', '.join(FORMATS)}.")
     try:
@@ -44,7 +44,7 @@ def require_plotting(path: Path) -> None:
 
 
 def plot(result: Result, path: Path) -> None:
-    """Draw one result into a file."""
+    """Plot one result into a file."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -77,7 +77,7 @@ class Result:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UsageError(f"{path} is not a result of `tokenmerge bench` ({error}): make it anew.") from None
+            raise UsageError(f"{path} is not a result of `tokenmerge bench` ({error}): measure it again.") from None
 
     def continues(self, earlier: Result) -> bool:
         """Whether `earlier` can be the first repeats of this run: everything but the date must be equal."""

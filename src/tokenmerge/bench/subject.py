@@ -72,7 +72,7 @@ def load_model(
         try:
             architectures.architecture(name)
         except ConfigError as error:
-            raise UsageError(f"--model: {error} A folder with a diffusers model works as well.") from None
+            raise UsageError(f"--model: {error} A folder with a diffusers model works too.") from None
     return placed(load_denoiser(name, dtype, allow_pickle), device, dtype)
 
 

@@ -44,7 +44,7 @@ def _what(asked: Mapping[str, Any]) -> str:
 
 
 def _changes(asked: Mapping[str, Any]) -> list[str]:
-    """What sets a run apart from the model and the methods as they are by default."""
+    """How a run differs from the defaults of the model and the methods."""
     blocks = asked.get("blocks")
     cut = [f"cut to {' + '.join(map(str, blocks))} blocks"] if blocks else []
     compiled = [f"{asked['compile']} compiled"] if asked.get("compile") else []

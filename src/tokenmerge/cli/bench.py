@@ -75,7 +75,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         nargs="?",
         const="blocks",
         choices=("blocks", "model"),
-        help="torch.compile the transformer blocks, or the whole model; each turn compiles anew, untimed",
+        help="torch.compile the transformer blocks, or the whole model; each turn compiles again, untimed",
     )
     add_pickle_option(parser)
     parser.add_argument("--no-limit", action="store_true", help="do not time the model with its blocks deleted")
@@ -123,7 +123,7 @@ def _add_common(parser: argparse.ArgumentParser, ratios: str, nested: bool = Fal
     add("--repeats", 5, "turns of each method (default: 5)", type=int)
     add("--device", None, "cpu, cuda, cuda:1 or mps (default: the best there is)")
     add("--dtype", None, "float32, float16 or bfloat16 (default: float32 on a CPU, half precision elsewhere)")
-    add("--threads", None, "CPU threads torch is held to (default: as many as it takes by itself)", type=int)
+    add("--threads", None, "CPU threads torch may use (default: as many as it takes by itself)", type=int)
     add("--out", None, "result file (.json), written after every repeat", type=Path)
     add("--resume", False, "continue the result file: measure the repeats it lacks", action="store_true")
     add("--overwrite", False, "replace the result file", action="store_true")

@@ -106,7 +106,7 @@ def _quiet_libraries(debug: bool) -> None:
         return
     for library in ("transformers", "diffusers"):
         # The variable for a library that is yet to be imported, the level for one that has been. Errors are left out
-        # as well: diffusers logs some with a traceback before it raises them, and raised they become sentences.
+        # too: diffusers logs some with a traceback before it raises them, and raised they become sentences.
         os.environ.setdefault(f"{library.upper()}_VERBOSITY", "critical")
         logging.getLogger(library).setLevel(logging.CRITICAL)
     warnings.showwarning = _show_warning

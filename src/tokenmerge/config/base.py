@@ -119,7 +119,7 @@ class MergeConfig:
         """`layout_at` with the tokens `protected` unchanged: none is merged into them, and they into none."""
         raise NotImplementedError
 
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         """Operators for tokens (B, N, C). With `previous`, its destinations stay and only weights are computed."""
         raise NotImplementedError
 

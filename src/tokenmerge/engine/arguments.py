@@ -123,7 +123,7 @@ def refuse_empty(given: Any) -> None:
 def shapes_of_call(
     names: tuple[str, ...], by_value: tuple[str, ...], timestep: str, args: Args, kwargs: Kwargs
 ) -> tuple[Args, Kwargs]:
-    """A call's arguments as empty tensors of the same shapes, but for those whose values tell the grid."""
+    """A call's arguments as empty tensors of the same shapes, but for those from whose values the grid is read."""
     shapes: tuple[Args, Kwargs] = _shapes_of(args), _shapes_of(kwargs)
     for name in by_value:
         value = given_argument(names, args, kwargs, name)

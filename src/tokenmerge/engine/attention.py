@@ -44,7 +44,7 @@ class AttentionHook:
         self.forget_interrupted()
 
     def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
-        """Tell the attention what its merged tokens stand for, and where they are."""
+        """Hand the attention what its merged tokens stand for, and where they are."""
         row = self.row
         if row is None:
             return None

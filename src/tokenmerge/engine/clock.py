@@ -113,7 +113,7 @@ class Clock:
 
     @staticmethod
     def _agrees(schedule: Timesteps, index: int, value: float) -> bool:
-        """Whether a timestep may be told from its index. Those of the first two steps are read to find out."""
+        """Whether a timestep is known by its index. Those of the first two steps are read to find out."""
         if schedule.factor is None:
             schedule.factor, schedule.first = value / (schedule.values[index] or 1.0), index
         expected = schedule.values[index] * schedule.factor
@@ -156,7 +156,7 @@ def _version(tensor: Tensor) -> int | None:
 
 
 def _largest(timestep: Tensor, rises: bool) -> float:
-    # Tokens that are given, not made, may have a timestep of their own: 0.
+    # Tokens that are given, not generated, may have another timestep: 0.
     return _left(float(read_back(timestep.max())), rises)
 
 

@@ -1,6 +1,6 @@
 """What else people put into a model, and what merging does about it: caches, fused projections, PAG, torch.compile.
 
-Also whether a method fits a model at all. Something breaks beside another feature: the rule is here.
+Also whether a method fits a model at all. Something breaks together with another feature: the rule is here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _hooks_of(module: nn.Module) -> Iterable[Any]:
 
 
 def _is_cache(hook: Any) -> bool:
-    """Whether it runs instead of the module, and remembers. Offloading and casting only run beside it."""
+    """Whether it runs instead of the module, and caches. Offloading and casting only run in addition to it."""
     return hasattr(hook, "new_forward") and any(hasattr(hook, memory) for memory in MEMORIES)
 
 

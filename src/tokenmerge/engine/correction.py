@@ -1,6 +1,6 @@
 """The merging error, measured at full steps and added back at merged ones (design: Correction).
 
-A full step runs merged as well, on the same tokens: with w for what a span gave on all tokens, t for what it gave on
+A full step also runs merged, on the same tokens. With w for a span's output on all tokens, t for its output on
 merged ones and U for unmerging, e = w - Ut is the merging error. At the merged steps that follow, t is fitted to what
 it was at the last two full steps, t ~ a t1 + b t2, and the output is Ut + a e1 + b e2. The fit is by least squares for
 each sample, with means over tokens removed; so it follows any scheduler and any number of steps, and its weights fall

@@ -26,7 +26,7 @@ MOST_BRANCHES = 16
 # Inputs of one image differ by less than this share of their length from call to call, even where a sampler adds noise
 # in between (EDM's churn: 0.77). Two images differ by 1.4.
 SAME_IMAGE = 1.05
-# Steps in a row at which the timestep rises before it is said. Images of one step each seldom have so many.
+# Steps in a row at which the timestep rises before it is said. Images of one step each seldom have as many.
 RISES = 4
 
 
@@ -186,7 +186,7 @@ class Follower:
         # No sampler goes back to a larger timestep with the very same input: somebody begins again.
         if not distances[nearest] <= SAME_IMAGE or (not falls and distances[nearest] == 0):  # "not" holds for NaN too
             return None
-        # The very same input once more at the first step: guidance whose two calls nothing else tells apart.
+        # The very same input once more at the first step: guidance whose two calls nothing else distinguishes.
         if not waiting and self._first_step and (distances[nearest] == 0 or self._made_again(condition)):
             return None
         return (waiting or branches)[nearest]
@@ -248,7 +248,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _kept(reading: Reading, inputs: Tensor) -> Tensor | None:
-    """A copy of the input, unless the schedule tells more than it."""
+    """A copy of the input, unless the schedule says more than it."""
     return inputs.detach().clone() if reading.schedule is None else None
 
 

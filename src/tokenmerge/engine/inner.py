@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from tokenmerge.ops.picking import picked
+from tokenmerge.ops.indexing import tokens_at
 
 ATTENTION = functional.scaled_dot_product_attention
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -37,7 +37,7 @@ class InnerAttention(TorchFunctionMode):
 
     It is entered in one hook and left in another. Ctrl-C passes no hook on its way out and leaves it entered. So it
     acts on one attention and never again, and only while the tokens that the module was called with are alive: the
-    frames that held them are gone once the interrupt has been handled.
+    frames with references to them are gone once the interrupt has been handled.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class InnerAttention(TorchFunctionMode):
         return _in_heads(self.asked.answered(answers.transpose(1, 2).flatten(2)), answers.shape[1])
 
     def _behind_cache(self, cached: int) -> tuple[Tensor | None, Tensor | None]:
-        """Which keys are read, and their weights, if so many from a cache stand before them: those are all read."""
+        """Which keys are read, and their weights, if keys from a cache stand before them: those are all read."""
         read, weights = self.read, self.weights
         if cached and read is not None:
             every = torch.arange(cached, device=read.device).expand(read.shape[0], -1)
@@ -152,7 +152,7 @@ def _mask(own: Tensor | None, weights: Tensor | None, read: Tensor | None, asked
 
 def _at(heads: Tensor, indices: Tensor) -> Tensor:
     """(B, H, L, D), (B, M) -> (B, H, M, D)"""
-    return _in_heads(picked(heads.transpose(1, 2).flatten(2), indices), heads.shape[1])
+    return _in_heads(tokens_at(heads.transpose(1, 2).flatten(2), indices), heads.shape[1])
 
 
 def _in_heads(tokens: Tensor, heads: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The places of the grid's `tokens` in a sequence.
+    """The positions of the grid's `tokens` in a sequence.
 
     starts: where each sample's grid begins, or one number for all samples. The samples of a padded batch differ if
         their texts, which stand before the image, have different lengths.
@@ -73,7 +73,7 @@ class Placement:
         return grid if others is None else torch.cat([others, grid], dim=axis)
 
     def joined(self, others: Tensor | None, grid: Tensor) -> Tensor:
-        """(B, L - N, C), (B, N, C) -> (B, L, C): the sequence that `split` took apart."""
+        """(B, L - N, C), (B, N, C) -> (B, L, C): the sequence that `split` was given."""
         if others is None:
             return grid
         if self.one_for_all:
@@ -83,7 +83,7 @@ class Placement:
         return _taken(torch.cat([others, grid], dim=1), back, 1)
 
     def indices(self, kept: Tensor, length: int) -> Tensor:
-        """(B, M) among the tokens of the grid -> (B, L - N + M): all others, and those, by their places in a sequence.
+        """(B, M) among the tokens of the grid -> (B, L - N + M): all others, and those, as positions in a sequence.
 
         length: of the sequence.
         """
@@ -92,7 +92,7 @@ class Placement:
         return torch.cat([order[:, : length - self.tokens], kept + order[:, length - self.tokens, None]], dim=1)
 
     def _order(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(B, L) the places of others, then of the grid; and the way back."""
+        """(B, L) the positions of others, then of the grid; and the way back."""
         key = length, device
         if key not in self._orders:
             rows = torch.arange(length).expand(len(self.starts), -1)

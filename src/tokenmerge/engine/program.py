@@ -58,7 +58,7 @@ Act = Literal["merge", "record", "prepare"]
 
 @dataclass(frozen=True, eq=False)
 class SpanRow:
-    """What happens between two places of a stack.
+    """What happens between two points of a stack.
 
     "merge": tokens are merged where the span begins and unmerged where it ends. "record": the output on all tokens is
     kept for calibration. "prepare": nothing but a refresh of the plan, or a change of order.
@@ -93,7 +93,7 @@ class SpanRow:
 
 @dataclass(frozen=True, eq=False)
 class AttentionRow:
-    """What one attention module is told about merged tokens, which it could not know."""
+    """What one attention module gets about merged tokens, which it could not know."""
 
     block: Block
     part: Part

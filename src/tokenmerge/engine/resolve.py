@@ -90,9 +90,9 @@ class _Resolver:
         if fixed_order and self.scope != "site":
             raise MergeRuntimeError(f"{fixed_order}, which merging whole blocks cannot follow: use scope='site'.")
         regions = layout.regions
-        # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are picked in any.
+        # A padded order is longer than the grid, so tokens cannot stay in it between parts. Keys are selected in any.
         stays = fixed_order or self.only_keys or layout.fixed or call.starts
-        self.reorders = regions is not None and not (regions.natural or regions.padded or stays)
+        self.reorders = regions is not None and not (regions.is_identity or regions.padded or stays)
         self.placement = Placement(call.starts, self.tokens) if call.starts else None
         self.isolated = call.isolated or facts.interleaved
         self.corrected = config.correction is not None
@@ -232,7 +232,7 @@ class _Resolver:
             # What is merged once for a run has one plan.
             where = self.run_of[block.name][0].name if self.scope == "stack" else block.name
         # Blocks in region order and blocks in grid order cannot read each other's operators, nor can those that keep
-        # more or fewer tokens, or pick keys among others.
+        # more or fewer tokens, or select keys among others.
         return where, self.call.grid, self.reorders, self.layout.kept, self.layout.kept_keys, self.scope
 
     # -- attention ------------------------------------------------------------------------------------------------
@@ -293,9 +293,9 @@ class _Resolver:
 
     @staticmethod
     def _is_needed(row: AttentionRow, wrapped: bool) -> bool:
-        """Whether the attention has to be told anything; or might be given a mask, which must then be shortened."""
-        told = row.weighs or row.reads or row.asks or row.moves_rotary
-        return told or (row.part.mask != "none" and not wrapped)
+        """Whether the attention has to get anything; or might get a mask, which must then be shortened."""
+        gets = row.weighs or row.reads or row.asks or row.moves_rotary
+        return gets or (row.part.mask != "none" and not wrapped)
 
     def _weighs(self, part: Part) -> bool:
         """Whether keys get weights for what they stand for: not where all are of the grid and stand for as many."""

@@ -67,7 +67,7 @@ class Session:
         self.facts = Facts(self.config)
         self.named_branch: Hashable = None  # set by loops that say which image a call belongs to
         self.batch = 0
-        self.draw: Tensor | None = None  # () the step, where tokens are drawn at random: a number would compile anew
+        self.sampling_seed: Tensor | None = None  # () the step, if tokens are sampled: a number would compile again
         self.last_call: tuple[Args, Kwargs] | None = None
         self.calls = self.selections = self.weightings = 0
         self.merged_calls = self.full_calls = self.skipped_calls = 0
@@ -141,7 +141,7 @@ class Session:
             return
         self._read_facts(call, step)
         if self.config.resamples:
-            self.draw = torch.full((), step.number, device=given.device)
+            self.sampling_seed = torch.full((), step.number, device=given.device)
         if step.number == 0 or self.last_call is None:
             family = self.family
             self.last_call = shapes_of_call(self._names, family.positions, family.timestep, args, kwargs)

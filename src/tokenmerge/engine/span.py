@@ -141,7 +141,8 @@ class Span:
         row, due = self.row, self.group.current
         assert row is not None
         previous = None if due.select_due else due.operators
-        context = row.context if self.session.draw is None else dataclasses.replace(row.context, draw=self.session.draw)
+        seed = self.session.sampling_seed
+        context = row.context if seed is None else dataclasses.replace(row.context, seed=seed)
         with _in_full_precision(grid.device):
             due.operators = self.session.config.plan(grid, row.layout, context, previous)
         if not torch.compiler.is_compiling() and not row.layout.fixed:

@@ -1,4 +1,4 @@
-"""One stack of a model while it runs: learns its grid, looks its Program up, and hands each span its row."""
+"""One stack of a model while it runs: finds its grid, looks its Program up, and hands each span its row."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class StackRun:
 
     @property
     def _owner_wraps(self) -> bool:
-        """Whether the owner can run on merged tokens: by a forward of its own, which no cache has replaced."""
+        """Whether the owner can run on merged tokens: by its own forward, which no cache has replaced."""
         return bool(self.stack.norm) and "forward" not in vars(self.stack.owner)
 
     def enter_owner(self, owner: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
@@ -119,7 +119,7 @@ class StackRun:
         return changed
 
     def read_owner(self, args: Args, kwargs: Kwargs) -> None:
-        """Learn the grid from what the owner is called with."""
+        """Find the grid in what the owner is called with."""
         named = named_arguments(self.stack.owner, args, kwargs)
         grid, trailing = self.stack.grid((), named), self.stack.trailing((), named)
         starts = self.stack.starts((), named)
@@ -243,7 +243,7 @@ class StackRun:
         before, after = ([hook for hook in wanted if hook[2] == when] for when in ("before", "after"))
         for owner, path, when, function, options in (*reversed(before), *after):
             if when == "before" and owner is self.stack.owner and not path:
-                # PyTorch would not call it in this call, in which the owner's hook has just learnt the grid.
+                # PyTorch would not call it in this call, in which the owner's hook has just found the grid.
                 self._owner_enters.insert(0, function)
                 continue
             hook = PlacedHook(owner, path, when, function, **{"prepend": True, **options})

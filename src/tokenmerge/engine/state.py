@@ -1,4 +1,4 @@
-"""What a generation remembers from step to step: operators for each plan group, merging errors for each span.
+"""What a generation keeps from step to step: operators for each plan group, merging errors for each span.
 
 Each guidance branch has its own. Spans hold on to their group and their memory, whose `current` is set when a call
 begins, so that torch.compile sees tensors and a few flags and never a step's number.
@@ -106,7 +106,7 @@ class Memory:
 
 
 class State:
-    """Everything that one model's merging remembers."""
+    """Everything that one model's merging keeps."""
 
     def __init__(self) -> None:
         self.branch = self.step = 0
@@ -146,7 +146,7 @@ class State:
         return sum(tensor.nbytes for branch in branches for tensor in branch.tensors)
 
     def forget(self) -> None:
-        """Drop every operator and every memory, in place: spans hold on to theirs."""
+        """Drop every operator and every memory, in place, because spans keep references to theirs."""
         self.branch = self.step = 0
         # Not new objects: compiled code is thrown away with those it has seen.
         for group in self._groups.values():

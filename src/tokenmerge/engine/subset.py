@@ -14,7 +14,7 @@ from torch import Tensor
 from tokenmerge.ops.regions import regions_of
 from tokenmerge.ops.selection import select_random
 
-# Keys lie as far apart as tokens two levels below the finest, where a model has as many; one below in any other.
+# The distance between keys is that of tokens two levels below the finest, or one below if a model has no more.
 FARTHEST, NEAREST = 4, 2
 
 
@@ -32,7 +32,7 @@ def key_distance(downsample: int, coarsest: int) -> int:
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what is kept must serve training too
 def key_subset(grid: tuple[int, ...], side: int, device: torch.device) -> Tensor | None:
-    """(K,): tokens of the grid, one drawn from every tile; None where neither these nor smaller tiles divide it.
+    """(K,): tokens of the grid, one sampled from every tile; None if neither these nor smaller tiles divide it.
 
     All stand for as many, so that attention needs no weights for them.
     """
@@ -42,5 +42,5 @@ def key_subset(grid: tuple[int, ...], side: int, device: torch.device) -> Tensor
         return None
     regions = regions_of(grid, (*[1] * (len(grid) - 2), side, side))
     available = torch.ones(regions.count, regions.size, dtype=torch.bool)
-    picks = select_random(available.unsqueeze(0), 1, available)[0]  # (R, 1)
-    return regions.order.view(regions.count, regions.size).gather(1, picks).flatten().to(device)
+    selected = select_random(available.unsqueeze(0), 1, available)[0]  # (R, 1)
+    return regions.order.view(regions.count, regions.size).gather(1, selected).flatten().to(device)

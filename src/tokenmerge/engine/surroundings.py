@@ -1,4 +1,4 @@
-"""What others have put into a model, looked for at the first step of every image: caches, attention of their own."""
+"""What others have put into a model, looked for at the first step of every image: caches, replaced attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong in an evaluation, each told in one sentence."""
+"""What can go wrong in an evaluation, each said in one sentence."""
 
 from tokenmerge.errors import ConfigError, TokenMergeError
 

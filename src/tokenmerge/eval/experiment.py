@@ -40,11 +40,11 @@ class PromptChoice:
 
 @dataclass(frozen=True)
 class SeedChoice:
-    """values: each prompt with each of these seeds. Or `draw` seeds for each prompt, all from one number `start`."""
+    """values: each prompt with each of these seeds. Or `draw` seeds a prompt, sampled from the number `start`."""
 
     values: tuple[int, ...] = ()
     draw: int | None = None  # 1, where nothing is said
-    start: int | None = None  # drawn when the run begins and written down, unless given
+    start: int | None = None  # sampled when the run begins and written down, unless given
 
     @property
     def per_prompt(self) -> int:
@@ -102,7 +102,7 @@ class MetricChoice:
 class FigureChoice:
     hidden_states: bool = False  # k-means of hidden states over blocks and steps (paper Fig. 3)
     destinations: bool = False  # overlap of destinations over steps (paper Fig. 4)
-    gallery: int = 300  # at most so many images go into report.html
+    gallery: int = 300  # at most this many images go into report.html
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def _with_base(values: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The values of a file over those of the file beside it that it names as its `base`, table by table."""
+    """The values of a file over those of the file next to it that it names as its `base`, table by table."""
     name = values.pop("base", None)
     if name is None:
         return values
@@ -211,7 +211,7 @@ def _prompts(table: TomlTable, folder: Path) -> PromptChoice:
 def _seeds(table: TomlTable) -> SeedChoice:
     values = table.wholes("values", 0, LARGEST_SEED, 10_000) if "values" in table else ()
     if values and ("draw" in table or "start" in table):
-        raise ExperimentError("[seeds] has values and draw or start: give the seeds, or have them drawn, not both.")
+        raise ExperimentError("[seeds] has values and draw or start: give the seeds, or have them sampled, not both.")
     if len(set(values)) < len(values):
         raise ExperimentError(f"values in [seeds] holds {_twice(values)} twice: each seed once.")
     return SeedChoice(
@@ -242,7 +242,7 @@ def _variants(value: Any) -> tuple[VariantChoice, ...]:
     variants = tuple(_variant(item, index) for index, item in enumerate(value))
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
-        raise ExperimentError(f"two variants are named {_twice(names)!r}: give each a name of its own.")
+        raise ExperimentError(f"two variants are named {_twice(names)!r}: give each another name.")
     return variants
 
 

@@ -29,10 +29,10 @@ def make_pairs(prompts: Sequence[str], seeds: SeedChoice, cut_of: Mapping[str, s
 
 
 def seeds_of(seeds: SeedChoice, prompt_index: int) -> tuple[int, ...]:
-    """The seeds of one prompt: those listed, or drawn from the start number by hashing, the same on every machine."""
+    """The seeds of one prompt: those listed, or sampled from the start number by hashing, the same on every machine."""
     if seeds.values:
         return seeds.values
-    assert seeds.start is not None, "a run draws its start number before its pairs"
+    assert seeds.start is not None, "a run samples its start number before its pairs"
     digests = (hashlib.sha256(f"{seeds.start}/{prompt_index}/{k}".encode()).digest() for k in range(seeds.per_prompt))
     return tuple(int.from_bytes(digest[:4]) for digest in digests)
 

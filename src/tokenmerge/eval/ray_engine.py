@@ -23,10 +23,10 @@ from tokenmerge.eval.pairs import Pair
 from tokenmerge.eval.variants import Variant
 
 CPUS_A_WORKER = 4
-# So many losses in a row without a single image mean that something is wrong with all of them.
+# This many losses in a row without a single image mean that something is wrong with all of them.
 MOST_LOSSES = 3
 OWN_MEMORY = 256 * 2**20  # bytes
-IMAGE_TRIES = 3  # an image that has taken so many workers with it is not tried again
+IMAGE_TRIES = 3  # an image that has ended this many workers is not tried again
 
 
 class Worker:

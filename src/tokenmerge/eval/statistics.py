@@ -27,7 +27,7 @@ def bootstrap_mean(values: ArrayLike, resamples: int, seed: int = 0) -> Estimate
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise ValueError("no values to average")
-    means = [array[picks].mean(axis=1) for picks in _picks(array.size, resamples, seed)]
+    means = [array[indices].mean(axis=1) for indices in _resampled(array.size, resamples, seed)]
     return Estimate(float(array.mean()), *_quantiles(np.concatenate(means)), array.size)
 
 
@@ -35,13 +35,13 @@ def bootstrap_ratio_of_medians(above: ArrayLike, below: ArrayLike, resamples: in
     """median(above) / median(below) of paired values, with pairs resampled together: a speed-up and how sure it is."""
     first, second = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
     ratios = [
-        np.median(first[picks], axis=1) / np.median(second[picks], axis=1)
-        for picks in _picks(first.size, resamples, seed)
+        np.median(first[indices], axis=1) / np.median(second[indices], axis=1)
+        for indices in _resampled(first.size, resamples, seed)
     ]
     return Estimate(float(np.median(first) / np.median(second)), *_quantiles(np.concatenate(ratios)), first.size)
 
 
-def _picks(size: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+def _resampled(size: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
     """Draws with repeats, (draws, size) a time: all at once could be gigabytes."""
     generator = np.random.default_rng(seed)
     rows = max(1, min(100, MOST_PICKS // size))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.ops.picking import picked
+from tokenmerge.ops.indexing import tokens_at
 from tokenmerge.ops.regions import Regions
 
 
@@ -49,7 +49,7 @@ class SelectedKeys:
     owner: Tensor | None = None  # (N,) which of them stands for each token
 
     def merge(self, tokens: Tensor) -> Tensor:
-        return picked(tokens, self.destinations)
+        return tokens_at(tokens, self.destinations)
 
     def unmerge(self, tokens: Tensor) -> Tensor:
         """To each token what stands for it. No model needs it; the page shows it."""
@@ -63,21 +63,21 @@ class Operators:
 
     queries: Operator | None  # None: queries keep every token
     keys: Operator | None  # for keys and values of self-attention; the same object as `queries` if they agree
-    picks: Tensor | None = None  # the method's own note of its destinations, passed back when only weights are new
+    selected: Tensor | None = None  # the destinations as the method keeps them, passed back when only weights are new
 
 
-def operators_for(keys: str, queries: Operator, picks: Tensor | None = None) -> Operators:
+def operators_for(keys: str, queries: Operator, selected: Tensor | None = None) -> Operators:
     """The operators of a method that merges queries, by the choice of `MergeConfig.keys`."""
     if keys == "merged":
-        return Operators(queries, queries, picks)
+        return Operators(queries, queries, selected)
     if keys == "all":
-        return Operators(queries, None, picks)
+        return Operators(queries, None, selected)
     if queries.destinations is None:
         raise MergeRuntimeError(
             "keys is 'sampled', and this method keeps tokens that sit nowhere on the grid, so none of them can stand "
             "for a key: use keys='merged' or 'all'."
         )
-    return Operators(queries, SelectedKeys(queries.destinations, queries.mass), picks)
+    return Operators(queries, SelectedKeys(queries.destinations, queries.mass), selected)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,4 +106,4 @@ class BlockContext:
     count: int  # how many there are
     in_region_order: bool = False  # tokens come in the order of `Layout.regions` already
     one_for_batch: bool = False  # all samples must keep the same tokens (rotary embeddings without a batch axis)
-    draw: Tensor | None = None  # () the step, for methods that sample tokens (see `MergeConfig.resamples`)
+    seed: Tensor | None = None  # () the step, for methods that sample tokens (see `MergeConfig.resamples`)

@@ -17,29 +17,29 @@ class LinearOperator:
     down: Tensor  # (G, D, n)
     up: Tensor  # (G, n, D)
     regions: Regions | None = None  # set where tokens come in grid order and must be gathered into regions first
-    aside: int = 0  # tokens at the end, behind those of the regions, that stay as they are
+    protected: int = 0  # tokens at the end, behind those of the regions, that stay as they are
     mass: Tensor | None = None  # (B, M)
     destinations: Tensor | None = None  # (B, M)
 
     def merge(self, tokens: Tensor) -> Tensor:
         if self.regions is not None:
             tokens = self.regions.gather(tokens)
-        inside, aside = self._split(tokens)
+        inside, protected = self._split(tokens)
         merged = self._product(self.down, inside)
-        return merged if aside is None else torch.cat([merged, aside], dim=1)
+        return merged if protected is None else torch.cat([merged, protected], dim=1)
 
     def unmerge(self, tokens: Tensor) -> Tensor:
-        inside, aside = self._split(tokens)
+        inside, protected = self._split(tokens)
         full = self._product(self.up, inside)
-        full = full if aside is None else torch.cat([full, aside], dim=1)
+        full = full if protected is None else torch.cat([full, protected], dim=1)
         return full if self.regions is None else self.regions.scatter(full)
 
     def _split(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Tokens of regions, and those set aside behind them, which pass."""
-        if not self.aside:
+        """Tokens of regions, and protected ones behind them, which pass."""
+        if not self.protected:
             return tokens, None
-        inside, aside = torch.split(tokens, [tokens.shape[1] - self.aside, self.aside], dim=1)
-        return inside, aside
+        inside, protected = torch.split(tokens, [tokens.shape[1] - self.protected, self.protected], dim=1)
+        return inside, protected
 
     @staticmethod
     def _product(matrix: Tensor, tokens: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from tokenmerge.methods.toma_plan import destinations_of
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBound(ToMA):
-    """ToMA's regions and hooks with random projections in the place of its operators. For timing only.
+    """ToMA's regions and hooks with random projections instead of its operators. For timing only.
 
     Its options are those of `ToMA`, with proportional=False.
     """
@@ -28,33 +28,33 @@ class LowerBound(ToMA):
     proportional: bool = False
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
             return previous
         assert layout.regions is not None
         regions = layout.regions
         batch = tokens.shape[0]
         groups = batch if self.assigns_globally else batch * regions.count
-        rows = (layout.kept - regions.aside) * batch // groups
+        rows = (layout.kept - regions.protected) * batch // groups
         columns = regions.count * regions.size * batch // groups
         # The same for every sample, so that none depends on the rest of its batch.
         down = _projection(groups // batch, rows, columns, tokens.device).repeat(batch, 1, 1).to(tokens.dtype)
         first = torch.arange(rows, device=tokens.device)
         start = torch.arange(groups // batch, device=tokens.device)[:, None] * columns
-        places = (first + start).view(1, -1).expand(batch, -1)
+        indices = (first + start).view(1, -1).expand(batch, -1)
         operator = LinearOperator(
             down=down,
             up=down.transpose(-1, -2).contiguous(),
-            regions=None if place.in_region_order or regions.natural else regions,
-            aside=regions.aside,
-            destinations=destinations_of(places, regions, place.in_region_order),
+            regions=None if context.in_region_order or regions.is_identity else regions,
+            protected=regions.protected,
+            destinations=destinations_of(indices, regions, context.in_region_order),
         )
         return operators_for(self.keys, operator)
 
 
-@lru_cache(maxsize=64)  # to draw on the host and copy would wait for the device at every new plan
+@lru_cache(maxsize=64)  # to sample on the host and copy would wait for the device at every new plan
 @torch.inference_mode(False)  # what is kept must serve training too
 def _projection(groups: int, rows: int, columns: int, device: torch.device) -> Tensor:
     """(groups, rows, columns): the same random numbers each time, rows scaled to sum 1."""
-    drawn = torch.rand(groups, rows, columns, generator=torch.Generator().manual_seed(0))
-    return (drawn / drawn.sum(dim=-1, keepdim=True)).to(device)
+    sampled = torch.rand(groups, rows, columns, generator=torch.Generator().manual_seed(0))
+    return (sampled / sampled.sum(dim=-1, keepdim=True)).to(device)

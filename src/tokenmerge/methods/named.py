@@ -61,7 +61,7 @@ def _instead(config: MergeConfig) -> str:
 
 
 def named_config(name: str, ratio: Any = None, options: Mapping[str, Any] | None = None) -> MergeConfig:
-    """The config of a named method, with `ratio` and any further options in the place of its own.
+    """The config of a named method, with `ratio` and any further options instead of its defaults.
 
     >>> named_config("toma-tile", ratio=0.25, options={"tile": [4, 4]}).tile
     (4, 4)

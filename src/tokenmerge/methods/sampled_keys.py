@@ -14,7 +14,7 @@ from tokenmerge.config.checks import check_step_speedup, check_whole, store_tile
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, SelectedKeys
 from tokenmerge.methods.tiled import by, tile_on
-from tokenmerge.ops.draws import scrambled
+from tokenmerge.ops.hashing import scrambled
 from tokenmerge.ops.outliers import left_in_tiles, outliers_of
 from tokenmerge.ops.regions import regions_of
 
@@ -94,7 +94,7 @@ class SampledKeys(MergeConfig):
         return Layout(grid, regions.tokens, regions.tokens, kept, regions, equal_mass=equal)
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
             return previous
         assert layout.regions is not None
@@ -102,22 +102,22 @@ class SampledKeys(MergeConfig):
         available = regions.valid
         if available is None:
             available = torch.ones(regions.count, regions.size, dtype=torch.bool, device=tokens.device)
-        draw = 0 if place.draw is None else place.draw
+        seed = 0 if context.seed is None else context.seed
         owner = regions.inverse // regions.size
-        grid = regions.scatter(tokens) if place.in_region_order else tokens
+        grid = regions.scatter(tokens) if context.in_region_order else tokens
         outliers = owner.new_empty(tokens.shape[0], 0)  # (B, K)
         if self.outliers:
-            outliers = outliers_of(grid, owner, self.outliers, regions.count, place.one_for_batch)
-        sampled = self._sampled(available, regions.inverse[outliers], draw)  # (B, R) places
+            outliers = outliers_of(grid, owner, self.outliers, regions.count, context.one_for_batch)
+        sampled = self._sampled(available, regions.inverse[outliers], seed)  # (B, R) indices
         left = left_in_tiles(outliers, owner, regions.count)
         mass = torch.cat([left, left.new_ones(outliers.shape)], dim=1)
         destinations = torch.cat([regions.order[sampled], outliers], dim=1)
         return Operators(None, SelectedKeys(destinations, mass, owner))
 
-    def _sampled(self, available: Tensor, outliers: Tensor, draw: int | Tensor) -> Tensor:
+    def _sampled(self, available: Tensor, outliers: Tensor, seed: int | Tensor) -> Tensor:
         """(B, R): a place in each region (R, n), which is none of the outliers' (B, K) unless there is no other."""
-        places = torch.arange(available.numel(), device=available.device)
-        scores = scrambled(places, draw).masked_fill(~available.flatten(), -1).expand(outliers.shape[0], -1)
+        indices = torch.arange(available.numel(), device=available.device)
+        scores = scrambled(indices, seed).masked_fill(~available.flatten(), -1).expand(outliers.shape[0], -1)
         scores = scores.scatter(1, outliers, -1).view(-1, *available.shape)
         offsets = torch.arange(available.shape[0], device=available.device) * available.shape[1]
         return scores.argmax(dim=-1) + offsets

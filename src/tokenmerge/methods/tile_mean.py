@@ -16,8 +16,8 @@ from tokenmerge.errors import ConfigError
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.tiled import by, refuse_white_mask, tile_on
+from tokenmerge.ops.indexing import tokens_at
 from tokenmerge.ops.outliers import left_in_tiles, outliers_of
-from tokenmerge.ops.picking import picked
 from tokenmerge.ops.regions import Regions, regions_of
 from tokenmerge.ops.tiles import (
     mean_of_tiles,
@@ -44,22 +44,22 @@ class TileMeanOperator:
     def merge(self, tokens: Tensor) -> Tensor:
         if self.outliers is None or self.owner is None:
             return mean_of_tiles(tokens, self.grid, self.tiles)
-        apart = picked(tokens, self.outliers)
+        kept = tokens_at(tokens, self.outliers)
         count = math.prod(self.tiles)
         # In float32: an outlier is taken out of a sum that it makes up most of.
         total = torch.zeros(tokens.shape[0], count, tokens.shape[2], device=tokens.device)
         total = total.index_add(1, self.owner, tokens.float())
-        tile_of = self.owner[self.outliers].unsqueeze(-1).expand_as(apart)
-        total = total.scatter_add(1, tile_of, -apart.float())
+        tile_of = self.owner[self.outliers].unsqueeze(-1).expand_as(kept)
+        total = total.scatter_add(1, tile_of, -kept.float())
         left = self.mass[:, :count].unsqueeze(-1).clamp(min=1)
-        return torch.cat([(total / left).to(tokens.dtype), apart], dim=1)
+        return torch.cat([(total / left).to(tokens.dtype), kept], dim=1)
 
     def unmerge(self, tokens: Tensor) -> Tensor:
         if self.outliers is None:
             return spread_between_tiles(tokens, self.grid, self.tiles)
-        means, apart = torch.split(tokens, [math.prod(self.tiles), self.outliers.shape[1]], dim=1)
+        means, kept = torch.split(tokens, [math.prod(self.tiles), self.outliers.shape[1]], dim=1)
         spread = spread_between_tiles(means, self.grid, self.tiles)
-        return spread.scatter(1, self.outliers.unsqueeze(-1).expand_as(apart), apart)
+        return spread.scatter(1, self.outliers.unsqueeze(-1).expand_as(kept), kept)
 
     def unmerge_with(self, tokens: Tensor, errors: list[Tensor], weights: list[Tensor]) -> Tensor:
         """Unmerge and add recorded errors: in one pass on a GPU."""
@@ -130,13 +130,11 @@ class TileMean(MergeConfig):
     def layout_keeping(self, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...]) -> Layout:
         refuse_white_mask(grid, protected)
         if protected and self.outliers:
-            raise ConfigError(
-                f"outliers is {self.outliers} and keep protects tokens of its own: leave out one of the two."
-            )
+            raise ConfigError(f"outliers is {self.outliers} and keep protects other tokens: leave out one of the two.")
         tokens = math.prod(grid)
         regions = regions_of(grid, tile_on(grid, self._sides), protected) if protected else None
         means = math.prod(self._tiles(grid)) if regions is None else regions.count
-        kept = means + (self.outliers if regions is None else regions.aside)
+        kept = means + (self.outliers if regions is None else regions.protected)
         if kept >= tokens:
             raise CannotMerge(f"tile {by(self._sides)} keeps all {by(grid)} tokens; choose a larger tile")
         kept_keys = tokens if self.keys == "all" else kept
@@ -148,7 +146,7 @@ class TileMean(MergeConfig):
         return tuple(math.ceil(length / side) for length, side in zip(grid, tile_on(grid, self._sides), strict=True))
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
             return previous
         if layout.regions is not None:
@@ -160,7 +158,7 @@ class TileMean(MergeConfig):
             mass = torch.full((), layout.tokens / count, device=tokens.device).expand(samples, count)
             return operators_for(self.keys, TileMeanOperator(grid, tiles, mass, middles.expand(samples, -1)))
         owner = owners_of_tokens(grid, tiles, tokens.device)
-        outliers = outliers_of(tokens, owner, self.outliers, count, place.one_for_batch)
+        outliers = outliers_of(tokens, owner, self.outliers, count, context.one_for_batch)
         left = left_in_tiles(outliers, owner, count)
         mass = torch.cat([left, left.new_ones(outliers.shape)], dim=1)
         destinations = torch.cat([middles.expand(samples, -1), outliers], dim=1)
@@ -169,7 +167,7 @@ class TileMean(MergeConfig):
 
 def _around_protected(tokens: Tensor, regions: Regions) -> LinearOperator:
     """The mean of each region, with protected tokens behind them as they are. Regions then need not be rectangles."""
-    samples, size, protected = tokens.shape[0], regions.size, regions.aside
+    samples, size, protected = tokens.shape[0], regions.size, regions.protected
     groups = samples * regions.count
     inside = regions.count * size
     middles = torch.arange(regions.count, device=tokens.device) * size + size // 2
@@ -179,7 +177,7 @@ def _around_protected(tokens: Tensor, regions: Regions) -> LinearOperator:
         down=tokens.new_full((), 1 / size).expand(groups, 1, size),
         up=tokens.new_ones(()).expand(groups, size, 1),
         regions=regions,
-        aside=protected,
+        protected=protected,
         mass=mass.expand(samples, -1),
         destinations=regions.order[torch.cat([middles, behind])].expand(samples, -1),
     )

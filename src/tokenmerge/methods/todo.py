@@ -79,7 +79,7 @@ class ToDo(MergeConfig):
         return PooledLayout(grid, tokens, kept=tokens, kept_keys=math.prod(coarse), coarse=coarse)
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         assert isinstance(layout, PooledLayout)
         pooling = nearest_pooling(layout.grid, layout.coarse, tokens.device)
         samples = tokens.shape[0], -1

@@ -46,15 +46,15 @@ class ToFu(ToMeSD):
                 f"of their numbers."
             )
 
-    def prunes(self, place: BlockContext) -> bool:
+    def prunes(self, context: BlockContext) -> bool:
         """Whether this block drops tokens instead of merging them."""
         if not isinstance(self.prune, tuple):
-            return place.index < self.prune * place.count
-        if self.prune and max(self.prune) >= place.count:
+            return context.index < self.prune * context.count
+        if self.prune and max(self.prune) >= context.count:
             raise ConfigError(
-                f"prune has block {max(self.prune)}, and the model has {place.count}, counted from 0: leave that out."
+                f"prune has block {max(self.prune)}, and the model has {context.count}, counted from 0: leave that out."
             )
-        return place.index in self.prune
+        return context.index in self.prune
 
-    def _operator(self, matching: Matching, place: BlockContext) -> MatchedOperator:
-        return MatchedOperator(matching, merge_by_pruning if self.prunes(place) else merge_by_mlerp)
+    def _operator(self, matching: Matching, context: BlockContext) -> MatchedOperator:
+        return MatchedOperator(matching, merge_by_pruning if self.prunes(context) else merge_by_mlerp)

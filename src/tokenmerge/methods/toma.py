@@ -154,13 +154,13 @@ class ToMA(MergeConfig):
     def layout_keeping(self, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...]) -> Layout:
         refuse_white_mask(grid, protected)
         regions, ratio = self._regions(grid, protected), self.number("ratio")
-        size = (regions.tokens - regions.aside) / regions.count
+        size = (regions.tokens - regions.protected) / regions.count
         if size * (1 - ratio) < 0.5:  # a region keeps at least one token, and a ratio is never capped in silence
             raise ConfigError(
                 f"ratio {ratio} would leave nothing of a region of {size:g} tokens: use at most "
                 f"{math.floor((1 - 1 / size) * 1000) / 1000}, or a larger tile."
             )
-        kept = regions.kept(ratio) * regions.count + regions.aside
+        kept = regions.kept(ratio) * regions.count + regions.protected
         if kept == regions.tokens:
             raise CannotMerge(
                 f"ratio {ratio} keeps all {regions.smallest} tokens of a region; raise ratio or choose a larger tile"
@@ -176,8 +176,8 @@ class ToMA(MergeConfig):
         return regions_of(grid, tile_on(grid, self.tile), protected)
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
-        return make_plan(self, tokens, layout, place, previous)
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
+        return make_plan(self, tokens, layout, context, previous)
 
 
 @dataclass(frozen=True, kw_only=True)

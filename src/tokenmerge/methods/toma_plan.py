@@ -31,23 +31,23 @@ TEMPERATURE = 0.01
 
 
 def make_plan(
-    config: ToMA, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None
+    config: ToMA, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None
 ) -> Operators:
-    """Operators for tokens (B, N, C); with `previous`, its destinations stay and only weights are made anew."""
+    """Operators for tokens (B, N, C); with `previous`, its destinations stay and only weights are computed."""
     assert layout.regions is not None
     regions = layout.regions
-    in_regions = tokens if place.in_region_order else regions.gather(tokens)
+    in_regions = tokens if context.in_region_order else regions.gather(tokens)
     in_regions = in_regions[:, : regions.count * regions.size]
     unit = unit_tokens(in_regions).reshape(tokens.shape[0], regions.count, regions.size, -1)  # (B, R, n, C)
-    picks = None if previous is None else previous.picks
-    if picks is None:
-        picks = _select(config, unit, (layout.kept - regions.aside) // regions.count, regions, place)
-    operator = _operator(config, unit, picks, regions, tokens.dtype, place.in_region_order)
-    return operators_for(config.keys, operator, picks)
+    selected = None if previous is None else previous.selected
+    if selected is None:
+        selected = _select(config, unit, (layout.kept - regions.protected) // regions.count, regions, context)
+    operator = _operator(config, unit, selected, regions, tokens.dtype, context.in_region_order)
+    return operators_for(config.keys, operator, selected)
 
 
-def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: BlockContext) -> Tensor:
-    """(B, R, n, C) -> (B, R, count): places of the destinations within their regions."""
+def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, context: BlockContext) -> Tensor:
+    """(B, R, n, C) -> (B, R, count): indices of the destinations within their regions."""
     similarity = cosine_similarity(unit)  # (B, R, n, n)
     # Two tokens that are each other's nearest gain exactly the same. In steps this coarse sums are exact, so such a
     # tie goes to the first of them, and not to rounding, which depends on the rest of the batch.
@@ -57,88 +57,88 @@ def _select(config: ToMA, unit: Tensor, count: int, regions: Regions, place: Blo
     else:
         available = regions.valid
         similarity = similarity * available.unsqueeze(-2)  # padding need not be represented
-    if place.one_for_batch:
+    if context.one_for_batch:
         # Side by side the samples' tokens are all there is to represent, so gains add up over the batch.
         similarity = torch.cat(similarity.unbind(), dim=-1).unsqueeze(0)
     if callable(config.selector):
-        picks = config.selector(similarity, count, available)
-        _check_picks(picks, (*similarity.shape[:2], count), similarity.shape[2])
-        picks = picks.to(similarity.device)  # where a function builds its indices is not ours to choose
+        selected = config.selector(similarity, count, available)
+        _check_indices(selected, (*similarity.shape[:2], count), similarity.shape[2])
+        selected = selected.to(similarity.device)  # where a function builds its indices is not ours to choose
     else:
-        picks = _chosen(config, similarity, count, available, place)
-    return picks.expand(unit.shape[0], -1, -1)
+        selected = _chosen(config, similarity, count, available, context)
+    return selected.expand(unit.shape[0], -1, -1)
 
 
-def _chosen(config: ToMA, similarity: Tensor, count: int, available: Tensor, place: BlockContext) -> Tensor:
+def _chosen(config: ToMA, similarity: Tensor, count: int, available: Tensor, context: BlockContext) -> Tensor:
     """(B, R, count), by a selector of ours."""
     assert isinstance(config.selector, str)
-    if config.resamples and place.draw is not None:
-        return select_random(similarity, count, available, place.draw)
+    if config.resamples and context.seed is not None:
+        return select_random(similarity, count, available, context.seed)
     return SELECTORS[config.selector](similarity, count, available)
 
 
-def _places(picks: Tensor, regions: Regions) -> Tensor:
-    """(B, R, D) within regions -> (B, R * D) among all places of the sample."""
-    offsets = torch.arange(regions.count, device=picks.device).view(1, -1, 1) * regions.size
-    return (picks + offsets).flatten(1)
+def _indices(selected: Tensor, regions: Regions) -> Tensor:
+    """(B, R, D) within regions -> (B, R * D) among all indices of the sample."""
+    offsets = torch.arange(regions.count, device=selected.device).view(1, -1, 1) * regions.size
+    return (selected + offsets).flatten(1)
 
 
 def _operator(
     config: ToMA,
     unit: Tensor,
-    picks: Tensor,
+    selected: Tensor,
     regions: Regions,
     dtype: torch.dtype,
     in_region_order: bool,
 ) -> LinearOperator:
     batch, count, size, channels = unit.shape
-    places = _places(picks, regions)
+    indices = _indices(selected, regions)
     if config.assigns_globally:
         valid = None if regions.valid is None else regions.valid.view(1, -1).expand(batch, -1)
-        weights = assignment_weights(unit.reshape(batch, -1, channels), places, TEMPERATURE, valid)
+        weights = assignment_weights(unit.reshape(batch, -1, channels), indices, TEMPERATURE, valid)
     else:
         valid = None if regions.valid is None else regions.valid.repeat(batch, 1)
         groups = unit.reshape(batch * count, size, channels)
-        weights = assignment_weights(groups, picks.reshape(batch * count, -1), TEMPERATURE, valid)
+        weights = assignment_weights(groups, selected.reshape(batch * count, -1), TEMPERATURE, valid)
     up = unmerge_by_pinv(weights) if config.unmerges_by == "pseudo-inverse" else unmerge_by_transpose(weights)
     mass = represented(weights).view(batch, -1)
     return LinearOperator(
         down=merge_matrix(weights).to(dtype),
         up=up.to(dtype),
-        regions=None if in_region_order or regions.natural else regions,
-        aside=regions.aside,
-        mass=functional.pad(mass, (0, regions.aside), value=1.0),
-        destinations=destinations_of(places, regions, in_region_order),
+        regions=None if in_region_order or regions.is_identity else regions,
+        protected=regions.protected,
+        mass=functional.pad(mass, (0, regions.protected), value=1.0),
+        destinations=destinations_of(indices, regions, in_region_order),
     )
 
 
-def destinations_of(places: Tensor, regions: Regions, in_region_order: bool) -> Tensor:
-    """(B, M): where the kept tokens sit, those set aside last."""
-    if regions.aside:
+def destinations_of(indices: Tensor, regions: Regions, in_region_order: bool) -> Tensor:
+    """(B, M): where the kept tokens sit, protected ones last."""
+    if regions.protected:
         inside = regions.count * regions.size
-        aside = torch.arange(inside, inside + regions.aside, device=places.device)
-        places = torch.cat([places, aside.expand(places.shape[0], -1)], dim=1)
-    return places if in_region_order else regions.order[places]
+        protected = torch.arange(inside, inside + regions.protected, device=indices.device)
+        indices = torch.cat([indices, protected.expand(indices.shape[0], -1)], dim=1)
+    return indices if in_region_order else regions.order[indices]
 
 
-def _check_picks(picks: Any, shape: tuple[int, ...], candidates: int) -> None:
+def _check_indices(selected: Any, shape: tuple[int, ...], candidates: int) -> None:
     """Raise where a selector of the user's own gave something that is no choice."""
-    if not isinstance(picks, Tensor):
+    if not isinstance(selected, Tensor):
         raise ConfigError(
-            f"selector returned {type(picks).__name__}: it must return the indices of the destinations, a tensor of "
+            f"selector returned {type(selected).__name__}: it must return the indices of the destinations, a tensor of "
             f"shape (samples, regions, {shape[-1]}), here {shape}."
         )
-    if picks.shape != shape:
+    if selected.shape != shape:
         raise ConfigError(
-            f"selector gave indices of shape {tuple(picks.shape)}: for {shape[-1]} of {candidates} candidates it must "
-            f"give (samples, regions, {shape[-1]}), here {shape}."
+            f"selector gave indices of shape {tuple(selected.shape)}: for {shape[-1]} of {candidates} candidates it "
+            f"must return (samples, regions, {shape[-1]}), here {shape}."
         )
-    if picks.dtype != torch.long:
-        raise ConfigError(f"selector gave indices of type {picks.dtype}: they must be torch.long.")
-    if picks.is_meta or torch.compiler.is_compiling():
+    if selected.dtype != torch.long:
+        raise ConfigError(f"selector gave indices of type {selected.dtype}: they must be torch.long.")
+    if selected.is_meta or torch.compiler.is_compiling():
         return  # there is nothing to look at yet
-    if picks.numel() and not 0 <= int(picks.min()) <= int(picks.max()) < candidates:
+    if selected.numel() and not 0 <= int(selected.min()) <= int(selected.max()) < candidates:
         raise ConfigError(
-            f"selector gave indices from {int(picks.min())} to {int(picks.max())}: a region has {candidates} "
+            f"selector gave indices from {int(selected.min())} to {int(selected.max())}: a region has {candidates} "
             f"candidates, counted from 0."
         )

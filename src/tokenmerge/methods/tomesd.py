@@ -34,9 +34,9 @@ class ToMeSD(MergeConfig):
             longer distances. Try 2 x 2 first, then 1 x 2, which came closer at low ratios in a replication.
         per_cell: int, default 1. Destinations in each cell. More keep detail where a cell holds an edge, and lower the
             highest ratio.
-        use_rand: bool, default True. Destinations at random places of their cells, which avoids a visible grid at high
-            ratios. False takes the same place in every cell. The speed is the same.
-        seed: int, default 0. Which random places. Each block has others; all samples of a batch have the same.
+        use_rand: bool, default True. Destinations at random positions in their cells, which avoids a visible grid at
+            high ratios. False takes the same position in every cell. The speed is the same.
+        seed: int, default 0. Which random positions. Each block has others; all samples of a batch have the same.
         max_downsample: int, default 1. Levels up to this many times coarser, per side, than the model's finest are
             merged. 1 merges the finest alone, where most of the speed is in SD 1.5. SDXL gains more with 2. The package
             counts from the latent instead, where SDXL has no attention, so its default does nothing there.
@@ -107,19 +107,19 @@ class ToMeSD(MergeConfig):
         return Layout(grid, tokens, kept, kept_keys=tokens if self.keys == "all" else kept)
 
     @torch.no_grad()
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         if previous is not None:
             return previous  # a matching has no weights that could be computed without it
-        return operators_for(self.keys, self._operator(self._match(tokens, layout, place), place))
+        return operators_for(self.keys, self._operator(self._match(tokens, layout, context), context))
 
-    def _match(self, tokens: Tensor, layout: Layout, place: BlockContext) -> Matching:
-        draw = self.seed * 65_537 + place.index if self.use_rand else None
+    def _match(self, tokens: Tensor, layout: Layout, context: BlockContext) -> Matching:
+        seed = self.seed * 65_537 + context.index if self.use_rand else None
         cell = self._cell(layout.grid)
-        sources, destinations = split_tokens(layout.grid, cell, self.per_cell, draw, tokens.device)
+        sources, destinations = split_tokens(layout.grid, cell, self.per_cell, seed, tokens.device)
         merged = layout.tokens - layout.kept
-        return match_tokens(unit_tokens(tokens), sources, destinations, merged, place.one_for_batch)
+        return match_tokens(unit_tokens(tokens), sources, destinations, merged, context.one_for_batch)
 
-    def _operator(self, matching: Matching, place: BlockContext) -> MatchedOperator:
+    def _operator(self, matching: Matching, context: BlockContext) -> MatchedOperator:
         return MatchedOperator(matching, merge_by_mean)
 
     def _cell(self, grid: tuple[int, ...]) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ def unmerge_by_pinv(weights: Tensor) -> Tensor:
     """Ãᵀ(ÃÃᵀ)⁻¹: least squares, exact on what merging can express, and slow. (G, D, n) -> (G, n, D)."""
     merge = merge_matrix(weights)
     gram = merge @ merge.transpose(-1, -2)
-    # The Gram matrix is singular where two destinations are alike, hence a pseudo-inverse of it as well.
+    # The Gram matrix is singular if two destinations are alike, hence a pseudo-inverse of it too.
     inverse: Tensor = torch.linalg.pinv(gram, hermitian=True)
     return merge.transpose(-1, -2) @ inverse
 

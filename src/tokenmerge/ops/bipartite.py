@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tokenmerge.ops.draws import scrambled
+from tokenmerge.ops.hashing import scrambled
 
-# Similarities held at a time, 256 MB of them: large images have far more, and need not have them all at once.
+# Similarities in memory at a time, 256 MB of them: large images have far more, and need not have them all at once.
 MOST_SCORES = 2**26
 
 
@@ -34,12 +34,12 @@ class Matching:
 
 
 def split_tokens(
-    grid: tuple[int, ...], cell: tuple[int, ...], per_cell: int, draw: int | None, device: torch.device
+    grid: tuple[int, ...], cell: tuple[int, ...], per_cell: int, seed: int | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The sources (S,) and destinations (D,) of a grid, as token indices.
 
-    draw: the number of a random draw of destinations within each cell; None takes fixed ones, the first of them the
-        cell's top left token. The same number gives the same tokens at any time and on any device.
+    seed: which random destinations within each cell; None takes fixed ones, the first of them the
+        cell's top left token. The same seed selects the same tokens at any time and on any device.
 
     Tokens at the right and lower edge that fill no cell are sources.
 
@@ -48,11 +48,11 @@ def split_tokens(
     ([0, 2], [1, 3, 4, 5, 6, 7, 8, 9])
     """
     cells, edge = _cells_of(grid, cell, device)  # (K, c), (E,)
-    if draw is None:
+    if seed is None:
         cells = cells[:, _spread_order(cell)]
     else:
         slots = torch.arange(cells.numel(), device=device).view_as(cells)
-        cells = cells.gather(1, scrambled(slots, draw).argsort(dim=1, stable=True))
+        cells = cells.gather(1, scrambled(slots, seed).argsort(dim=1, stable=True))
     destinations = cells[:, :per_cell].flatten()
     sources = torch.cat([cells[:, per_cell:].flatten(), edge])
     return sources, destinations
@@ -184,7 +184,7 @@ def _cells_of(grid: tuple[int, ...], cell: tuple[int, ...], device: torch.device
 
 @lru_cache(maxsize=64)
 def _spread_order(cell: tuple[int, ...]) -> list[int]:
-    """The places of a cell in an order whose beginnings are spread out, the top left place first.
+    """The positions of a cell in an order whose beginnings are spread out, the top left one first.
 
     Cells repeat over the grid, so distance goes around their edges.
 
@@ -212,5 +212,5 @@ def _coordinates(slot: int, cell: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _distance_around(one: tuple[int, ...], other: tuple[int, ...], cell: tuple[int, ...]) -> int:
-    apart = [abs(a - b) for a, b in zip(one, other, strict=True)]
-    return sum(min(gap, side - gap) ** 2 for gap, side in zip(apart, cell, strict=True))
+    gaps = [abs(a - b) for a, b in zip(one, other, strict=True)]
+    return sum(min(gap, side - gap) ** 2 for gap, side in zip(gaps, cell, strict=True))

@@ -19,23 +19,23 @@ from tokenmerge.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """How the N tokens of a grid fall into R regions of n places each.
+    """How the N tokens of a grid fall into R regions of n positions each.
 
     Where the tile does not divide the grid, tiles differ by a row or a column; the smaller ones are filled up
     with repeats of their last token, which `valid` marks as not being there. Tokens that are kept as they are belong
-    to no region: their places follow those of the regions.
+    to no region: their positions follow those of the regions.
     """
 
     grid: tuple[int, ...]
-    order: Tensor  # (R * n + aside,) token index of each place; a permutation of 0..N-1 where nothing is padded
+    order: Tensor  # (R * n + protected,) token index of each position; a permutation of 0..N-1 where nothing is padded
     inverse: Tensor  # (N,) the place of each token
     valid: Tensor | None  # (R, n) False at padding; None where there is none
     count: int  # R
     size: int  # n
     smallest: int  # real tokens in the smallest region
-    natural: bool  # the order is 0..N-1 already, so nothing needs to move
-    aside: int = 0  # tokens in no region
-    tiles: tuple[int, ...] = ()  # how many along each axis, before any token was set aside
+    is_identity: bool  # the order is 0..N-1 already, so nothing needs to move
+    protected: int = 0  # tokens in no region
+    tiles: tuple[int, ...] = ()  # how many along each axis, before any token was protected
 
     @property
     def tokens(self) -> int:
@@ -52,28 +52,28 @@ class Regions:
         >>> regions_of((8, 8), (4, 4)).kept(0.5)
         8
         """
-        inside = self.tokens - self.aside
+        inside = self.tokens - self.protected
         return max(1, min(self.smallest, round(inside / self.count * (1 - ratio))))
 
     def gather(self, tokens: Tensor) -> Tensor:
-        """(B, N, C) -> (B, R * n + aside, C): tokens of a region side by side."""
-        return tokens if self.natural else tokens.index_select(1, self.order)
+        """(B, N, C) -> (B, R * n + protected, C): tokens of a region side by side."""
+        return tokens if self.is_identity else tokens.index_select(1, self.order)
 
     def scatter(self, tokens: Tensor) -> Tensor:
-        """(B, R * n + aside, C) -> (B, N, C): the inverse of `gather`; padding is dropped."""
-        return tokens if self.natural else tokens.index_select(1, self.inverse)
+        """(B, R * n + protected, C) -> (B, N, C): the inverse of `gather`; padding is dropped."""
+        return tokens if self.is_identity else tokens.index_select(1, self.inverse)
 
     def to(self, device: torch.device) -> Regions:
         """The same regions with their index tensors on `device`."""
         return _on_device(self, device)
 
 
-def regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, ...] = ()) -> Regions:
+def regions_of(grid: tuple[int, ...], tile: tuple[int, ...], protected: tuple[int, ...] = ()) -> Regions:
     """Cut a grid of any number of axes into tiles of (about) the given size.
 
-    Each axis is cut into ceil(length / tile) pieces that differ by at most one token. With tokens set `aside`, the
+    Each axis is cut into ceil(length / tile) pieces that differ by at most one token. With `protected` tokens, the
     others are taken tile by tile and cut into pieces of a tile's size, so that regions stay local and alike in size;
-    what is left over, less than a tile, is set aside as well.
+    what is left over, less than a tile, is protected too.
 
     >>> r = regions_of((4, 4), (2, 2))
     >>> r.order.view(r.count, r.size)[0].tolist()
@@ -81,7 +81,7 @@ def regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, .
     """
     if min(grid, default=0) < 1:
         raise ConfigError(f"a grid of {' x '.join(map(str, grid))} holds no tokens: give one of at least 1 x 1.")
-    return _regions_of(tuple(grid), tuple(tile), tuple(aside))
+    return _regions_of(tuple(grid), tuple(tile), tuple(protected))
 
 
 def stripe_tile(grid: tuple[int, ...], area: int) -> tuple[int, ...]:
@@ -97,20 +97,20 @@ def stripe_tile(grid: tuple[int, ...], area: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 @torch.inference_mode(False)  # what is kept must serve training too
-def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, ...]) -> Regions:
+def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], protected: tuple[int, ...]) -> Regions:
     cuts = [_even_cuts(length, math.ceil(length / side)) for length, side in zip(grid, tile, strict=True)]
     index = torch.arange(math.prod(grid)).view(grid)
     pieces = [index]
     for axis, sizes in enumerate(cuts):
         pieces = [part for piece in pieces for part in piece.split_with_sizes(sizes, dim=axis)]
     flat = [piece.reshape(-1) for piece in pieces]
-    if aside:
+    if protected:
         inside = torch.cat(flat)
-        inside = inside[~torch.isin(inside, torch.tensor(aside))]
+        inside = inside[~torch.isin(inside, torch.tensor(protected))]
         size = min(max(map(len, flat)), len(inside))
         whole = len(inside) // size * size
         flat = list(inside[:whole].split(size))  # type: ignore[no-untyped-call]
-        aside = (*aside, *inside[whole:].tolist())
+        protected = (*protected, *inside[whole:].tolist())
     smallest, largest = min(map(len, flat)), max(map(len, flat))
     # Padding repeats a token of the same region: harmless wherever it is read, and never read where it matters.
     rows = [torch.cat([piece, piece[-1:].expand(largest - len(piece))]) for piece in flat]
@@ -118,8 +118,8 @@ def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, 
     valid = torch.stack([torch.arange(largest) < len(piece) for piece in flat])
     inverse = torch.empty(math.prod(grid), dtype=torch.long)
     inverse[places[valid]] = valid.flatten().nonzero().squeeze(1)
-    order = torch.cat([places.flatten(), torch.tensor(aside, dtype=torch.long)])
-    inverse[list(aside)] = torch.arange(places.numel(), len(order))
+    order = torch.cat([places.flatten(), torch.tensor(protected, dtype=torch.long)])
+    inverse[list(protected)] = torch.arange(places.numel(), len(order))
     return Regions(
         grid=grid,
         order=order,
@@ -128,8 +128,8 @@ def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], aside: tuple[int, 
         count=len(flat),
         size=largest,
         smallest=smallest,
-        natural=bool(torch.equal(order, torch.arange(math.prod(grid)))),
-        aside=len(aside),
+        is_identity=bool(torch.equal(order, torch.arange(math.prod(grid)))),
+        protected=len(protected),
         tiles=tuple(map(len, cuts)),
     )
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tokenmerge.ops.draws import scrambled
+from tokenmerge.ops.hashing import scrambled
 from tokenmerge.ops.kernels import takes_kernels
 
 Selector = Callable[[Tensor, int, Tensor], Tensor]
@@ -27,16 +27,16 @@ Selector = Callable[[Tensor, int, Tensor], Tensor]
 def select_facility_location(similarity: Tensor, count: int, available: Tensor) -> Tensor:
     """Greedily maximise the sum over tokens of the similarity to their best destination.
 
-    The first pick has the largest row sum; every later one the largest gain sum_j relu(S[i, j] - c[j]), where c is
-    what the picks so far reach. Ties go to the lowest index. Greedy is within 1 - 1/e of the best possible set, and
-    its first k picks are exactly what choosing k would have given.
+    The first has the largest row sum; every later one the largest gain sum_j relu(S[i, j] - c[j]), where c is
+    what those so far reach. Ties go to the lowest index. Greedy is within 1 - 1/e of the best possible set, and
+    its first k are exactly what choosing k would have given.
 
     >>> line = torch.tensor([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> select_facility_location(line[None, None], 2, torch.ones(1, 3, dtype=torch.bool)).tolist()
     [[[0, 2]]]
     """
-    picks: Tensor = torch.ops.tokenmerge.facility_location(similarity, count, available)
-    return picks
+    selected: Tensor = torch.ops.tokenmerge.facility_location(similarity, count, available)
+    return selected
 
 
 # A custom operator, because torch.compile would otherwise unroll the greedy loop, and because this is the one
@@ -47,26 +47,26 @@ def _facility_location(similarity: Tensor, count: int, available: Tensor) -> Ten
 
 
 def _greedy(similarity: Tensor, count: int, available: Tensor) -> Tensor:
-    picks = torch.empty(*similarity.shape[:2], count, dtype=torch.long, device=similarity.device)
+    selected = torch.empty(*similarity.shape[:2], count, dtype=torch.long, device=similarity.device)
     # Added to the gains: minus infinity rules a candidate out, once it is taken or if it never was available.
     barred = torch.zeros(similarity.shape[:3], device=similarity.device).masked_fill_(~available, -torch.inf)
     scores = similarity.sum(dim=-1) + barred
-    pick = scores.argmax(dim=-1, keepdim=True)  # (B, R, 1)
-    picks[..., :1] = pick
-    barred.scatter_(-1, pick, -torch.inf)
+    index = scores.argmax(dim=-1, keepdim=True)  # (B, R, 1)
+    selected[..., :1] = index
+    barred.scatter_(-1, index, -torch.inf)
     if count == 1:
-        return picks
-    # relu(S - c) for all pairs. With t its row at the pick, the next one is relu(relu(S - c) - t): the cache c
+        return selected
+    # relu(S - c) for all pairs. With t its row at that token, the next one is relu(relu(S - c) - t): the cache c
     # never has to be formed, and the work is two passes in place.
-    surplus = (similarity - _row(similarity, pick)).clamp_(min=0)
+    surplus = (similarity - _row(similarity, index)).clamp_(min=0)
     for position in range(1, count):
         scores = surplus.sum(dim=-1) + barred
-        pick = scores.argmax(dim=-1, keepdim=True)
-        picks[..., position : position + 1] = pick
-        barred.scatter_(-1, pick, -torch.inf)
+        index = scores.argmax(dim=-1, keepdim=True)
+        selected[..., position : position + 1] = index
+        barred.scatter_(-1, index, -torch.inf)
         if position + 1 < count:
-            surplus.sub_(_row(surplus, pick)).clamp_(min=0)
-    return picks
+            surplus.sub_(_row(surplus, index)).clamp_(min=0)
+    return selected
 
 
 @_facility_location.register_kernel("cuda")
@@ -84,20 +84,20 @@ def _(similarity: Tensor, count: int, available: Tensor) -> Tensor:
     return similarity.new_empty(*similarity.shape[:2], count, dtype=torch.long)
 
 
-def select_random(similarity: Tensor, count: int, available: Tensor, draw: int | Tensor = 0) -> Tensor:
-    """Destinations drawn at random, the same ones for every sample, and for every call with the same `draw`."""
-    places = torch.arange(available.numel(), device=similarity.device).view(available.shape)
-    score = scrambled(places, draw).masked_fill(~available.to(similarity.device), -1)
+def select_random(similarity: Tensor, count: int, available: Tensor, seed: int | Tensor = 0) -> Tensor:
+    """Destinations sampled at random, the same ones for every sample, and for every call with the same `seed`."""
+    indices = torch.arange(available.numel(), device=similarity.device).view(available.shape)
+    score = scrambled(indices, seed).masked_fill(~available.to(similarity.device), -1)
     return score.topk(count, dim=-1).indices.expand(similarity.shape[0], -1, -1)
 
 
 def select_grid(similarity: Tensor, count: int, available: Tensor) -> Tensor:
     """Destinations at even distances through the region, whatever the tokens hold."""
-    # Real places come first in a region, so counting them is enough to keep clear of the padding.
+    # Real indices come first in a region, so counting them is enough to keep clear of the padding.
     real = available.sum(dim=-1, keepdim=True)  # (R, 1)
     steps = torch.arange(count, device=similarity.device)  # (count,)
-    picks = (2 * steps + 1) * real // (2 * count)
-    return picks.expand(similarity.shape[0], -1, -1)
+    selected = (2 * steps + 1) * real // (2 * count)
+    return selected.expand(similarity.shape[0], -1, -1)
 
 
 SELECTORS: dict[str, Selector] = {

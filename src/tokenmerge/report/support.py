@@ -76,7 +76,7 @@ def _row(family: Family, methods: list[type[MergeConfig]], notes: list[str]) -> 
 
 
 def _default_model(class_name: str) -> nn.Module:
-    """A published model of that class; or as diffusers makes it when told nothing. Without weights."""
+    """A published model of that class; or as diffusers makes it by default. Without weights."""
     name = next((name for name, known in ARCHITECTURES.items() if known.class_name == class_name), None)
     return build_from_config(class_name, {}) if name is None else build(name)
 
@@ -130,8 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _update(path: Path, check: bool) -> bool:
     """Write the texts whose marks a file has, or with `check` only look; True if it was as it should be."""
-    held = path.read_text(encoding="utf-8")
-    marks = [mark for mark in TEXTS if f"<!-- {mark}:begin -->" in held]
+    text = path.read_text(encoding="utf-8")
+    marks = [mark for mark in TEXTS if f"<!-- {mark}:begin -->" in text]
     updated = [marked.update(path, mark, TEXTS[mark](), check) for mark in marks]
     current = all(updated)
     if check and not current:

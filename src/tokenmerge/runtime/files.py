@@ -21,7 +21,7 @@ METADATA_KEY = "tokenmerge"  # under which a PNG says how it was made
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write beside the file, then rename over it: a reader, or a later run, sees the old content or the new."""
+    """Write next to the file, then rename over it: a reader, or a later run, sees the old content or the new."""
     data = content.encode() if isinstance(content, str) else content
     with plain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LATENT = 8  # pixels to a latent in every Stable Diffusion and Flux model
 LARGEST_SIDE = 8192  # pixels
-MOST_STEPS = 1000  # the schedulers are trained on so many
+MOST_STEPS = 1000  # the schedulers are trained on this many
 # The CPU's generator reads 32 bits of a seed: 2**32 would give the noise of 0, in silence.
 LARGEST_SEED = 2**32 - 1
 LONGEST_PROMPT = 20_000  # characters; tokenizers read some hundred
@@ -81,8 +81,8 @@ def _check_negative(loaded: LoadedPipeline, wanted: ImageRequest) -> None:
 def guided_by_second_call(pipe: Any) -> bool:
     """Whether `true_cfg_scale` is this pipeline's guidance.
 
-    Flux and Qwen-Image have two kinds. `guidance_scale` is for weights that were trained to be told it; others, such as
-    Flux schnell and emoji-flux, pass over it in silence, and are guided by a second call at each step.
+    Flux and Qwen-Image have two kinds. `guidance_scale` is for weights that take it as an input. Others, such as
+    Flux schnell and emoji-flux, ignore it, and are guided by a second call at each step.
     """
     if not takes(pipe, "true_cfg_scale"):
         return False

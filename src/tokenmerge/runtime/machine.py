@@ -45,7 +45,7 @@ def version_of(package: str) -> str | None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that a model could still take on the device; None where that cannot be told."""
+    """Bytes that a model could still take on the device; None if that is unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

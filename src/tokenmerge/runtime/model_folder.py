@@ -73,7 +73,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def check_index(folder: Path, index: dict[str, Any]) -> None:
-    """Raise where a pipeline names code of its own, or a library that would be imported for it."""
+    """Raise if a pipeline names its own code, or a library that would be imported for it."""
     import diffusers
 
     name = index.get("_class_name")
@@ -108,7 +108,7 @@ def _refuse_code(file: Path, config: dict[str, Any], origin: object) -> None:
     looked_up = isinstance(origin, list) and str(origin[-1]).startswith("Auto") and "coder" not in str(origin[-1])
     if looked_up and "auto_map" in config:
         raise ModelLoadError(
-            f"{file} asks for code of its own (auto_map), and code that comes with a model is never run: give a model "
+            f"{file} asks for its own code (auto_map), and code that comes with a model is never run: give a model "
             f"whose parts are classes of diffusers and transformers."
         )
 
@@ -146,7 +146,7 @@ def _refuse_pickles(folder: Path) -> None:
     pickles = [file for file in sorted(folder.iterdir()) if file.suffix in PICKLES and "model" in file.name]
     if pickles and not any(folder.glob("*.safetensors")):
         raise ModelLoadError(
-            f"{pickles[0]} is a pickle, which can run code when it is opened, and there is no safetensors file beside "
+            f"{pickles[0]} is a pickle, which can run code when it is opened, and there is no safetensors file next to "
             f"it: save the model again with safe_serialization=True, or add --allow-pickle if you trust whoever made "
             f"it."
         )

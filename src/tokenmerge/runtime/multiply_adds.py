@@ -32,8 +32,8 @@ def count_multiply_adds(call: Callable[[], object]) -> int:
 def executed_in(models: Iterable[nn.Module]) -> Iterator[MultiplyAdds]:
     """Count what runs inside calls of these models, and nothing else of what happens meanwhile.
 
-    What a cache or a skipped step leaves out is not executed and not counted. Slows the calls down: count apart from
-    timing.
+    What a cache or a skipped step leaves out is not executed and not counted. Slows the calls down, so
+    nothing is timed meanwhile.
     """
     counted = MultiplyAdds()
     running: list[Any] = []

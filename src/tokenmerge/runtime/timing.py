@@ -12,7 +12,7 @@ import torch
 
 Result = TypeVar("Result")
 
-# One call of a small operation is shorter than the clock can tell apart from noise, so as many are timed as fill this.
+# One call of a small operation is shorter than the clock can distinguish from noise, so as many are timed as fill this.
 LEAST_SECONDS = 0.02
 
 

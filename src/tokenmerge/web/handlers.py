@@ -27,10 +27,10 @@ CANCELLED = "Cancelled: nothing more is generated. The last finished result is s
 NO_GRID = "No block merged tokens of a flat grid at the steps that were watched, so there is nothing to show."
 CAN_CANCEL, CANNOT_CANCEL = gr.update(interactive=True), gr.update(interactive=False)
 
-# Gradio finds arguments of its own by such a default, and puts in one that reaches the browser.
+# Gradio finds its arguments by such a default, and puts in one that reaches the browser.
 PROGRESS = gr.Progress()
 
-# By browser tab, how its generation is told to stop.
+# By browser tab, how its generation is stopped.
 _stops: dict[str, threading.Event] = {}
 
 
@@ -88,7 +88,7 @@ class Handlers:
             return gr.skip(), _said(error), CANNOT_CANCEL, *unchanged
         number = runs[-1].number + 1 if runs else 1
         runs = [*runs, Run(number, bounds.Inputs(*values), made)][-KEPT_RUNS:]
-        # A folder of its own, for the browser saves the file under its name.
+        # A separate folder, because the browser saves the file under its name.
         file = export(runs, Path(tempfile.mkdtemp(dir=self.folder)))
         download = gr.update(value=str(file), interactive=True)
         return runs, message(made.notes), CANNOT_CANCEL, table(runs), download, *_shown(runs[-1])
@@ -134,16 +134,16 @@ class Handlers:
         try:
             watch = _watch(request, progress)
             for swept in sweep.sweep(self.studio, wanted.model, wanted.image, wanted.pairs, watch):
-                told = progress_message(len(swept.cells), len(wanted.pairs))
+                said = progress_message(len(swept.cells), len(wanted.pairs))
                 plot = sweep.draw_quality_against_time(swept) if swept.cells else gr.skip()
-                yield told, gr.skip(), plot, sweep.draw_grid(swept)
+                yield said, gr.skip(), plot, sweep.draw_grid(swept)
             yield gr.skip(), CANNOT_CANCEL, gr.skip(), gr.skip()
         except Exception as error:
             yield _said(error), CANNOT_CANCEL, gr.skip(), gr.skip()
 
 
 def cancel(request: gr.Request) -> str:
-    """Tell the generation of this browser tab to stop, whether it runs or still waits."""
+    """Stop the generation of this browser tab, whether it runs or still waits."""
     _stop_of(request).set()
     return message("Cancelling: the step that is being made is the last.")
 

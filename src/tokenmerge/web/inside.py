@@ -15,7 +15,7 @@ from tokenmerge.eval.figures.overlap import INTERVAL
 from tokenmerge.web.recording import MergeView
 from tokenmerge.web.stages import STAGES
 
-SIDE = 768  # pixels of a drawing's longer side, at least
+SIDE = 768  # pixels of an image's longer side, at least
 # One colour for a stage wherever it appears; what merging itself costs is warm, what the model does is cool.
 STAGE_COLOURS = dict(
     zip(STAGES, ("#D55E00", "#E69F00", "#CC79A7", "#8A6FBF", "#0072B2", "#009E73", "#9aa0a6"), strict=True)
@@ -73,7 +73,7 @@ def telling_token(view: MergeView) -> int:
 
 
 def token_under(grid: tuple[int, int], x: float, y: float) -> tuple[int, int]:
-    """Row and column of the token at a pixel of a drawing.
+    """Row and column of the token at a pixel of such an image.
 
     >>> token_under((32, 32), 30, 767)
     (31, 1)
@@ -164,7 +164,7 @@ def _about_token(
 
 
 def _cell(grid: tuple[int, int]) -> int:
-    """Pixels of a token's side, so that a drawing is large enough to point at."""
+    """Pixels of a token's side, so that the image is large enough to point at."""
     return max(4, -(-SIDE // max(grid)))
 
 
@@ -173,11 +173,11 @@ def _enlarged(image: Image.Image, grid: tuple[int, int], cell: int) -> Image.Ima
 
 
 def _draw_borders(draw: ImageDraw.ImageDraw, owners: NDArray[np.int64], shared: NDArray[np.bool_], cell: int) -> None:
-    """A line around every group: between neighbours that belong apart, unless each of them is alone."""
+    """A line around every group: between neighbours of different groups, unless each of them is alone."""
     colour = (0, 0, 0, 120)
-    beside = (owners[:, 1:] != owners[:, :-1]) & (shared[:, 1:] | shared[:, :-1])
+    across = (owners[:, 1:] != owners[:, :-1]) & (shared[:, 1:] | shared[:, :-1])
     below = (owners[1:] != owners[:-1]) & (shared[1:] | shared[:-1])
-    for row, column in zip(*np.nonzero(beside), strict=True):
+    for row, column in zip(*np.nonzero(across), strict=True):
         x = (int(column) + 1) * cell
         draw.line([(x, int(row) * cell), (x, (int(row) + 1) * cell)], colour, 1)
     for row, column in zip(*np.nonzero(below), strict=True):

@@ -136,14 +136,14 @@ def record(studio: Studio, request: Request, watch: Watch) -> Recording:
                 image, seconds = studio.generate(loaded, request.image, "looking inside", watch.within(0.3, 0.65))
         stages = {
             "unmerged": stages_of(unmerged.parts, unmerged.seconds),
-            "merged": stages_of(stopwatch.read(), seconds, recorder.aside),
+            "merged": stages_of(stopwatch.read(), seconds, recorder.overhead),
         }
         recording = Recording(request, image, stages, recorder.views, recorder.clusters, recorder.grids)
         config = request.config
         if isinstance(config, ToMA) and not (isinstance(config, LowerBound) or config.resamples):
-            with recorded_destinations(loaded.pipe, config) as picks:
+            with recorded_destinations(loaded.pipe, config) as selections:
                 studio.generate(loaded, request.image, "destinations of every step", watch.within(0.65, 1))
-            recording.overlaps = overlaps(picks)
+            recording.overlaps = overlaps(selections)
         else:
             recording.no_overlaps = (
                 f"{type(config).__name__} with these settings does not select its destinations by looking at the "
@@ -161,7 +161,7 @@ class _Recorder:
         self.views: dict[tuple[str, int], MergeView] = {}
         self.clusters: dict[tuple[str, int], NDArray[np.int64]] = {}
         self.grids: dict[str, tuple[int, int]] = {}
-        self.aside = 0.0
+        self.overhead = 0.0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -217,7 +217,7 @@ class _Recorder:
             found = kmeans(tokens[-1].detach().float().cpu(), CLUSTERS).numpy()
             self.clusters[block.name, self.session.schedule.number] = found
             self.grids[block.name] = grid[0], grid[1]
-        self.aside += time.perf_counter() - begin
+        self.overhead += time.perf_counter() - begin
 
     def _merging(self, stack: StackRun, block: Block) -> Any:
         def note(module: nn.Module, args: Any, output: Any) -> None:
@@ -231,7 +231,7 @@ class _Recorder:
                     bare = getattr(operator, "bare", operator)
                     view = MergeView((grid[0], grid[1]), bare, operator.destinations.shape[0], self._order(stack))
                     self.views[block.name, self.session.schedule.number] = view
-            self.aside += time.perf_counter() - begin
+            self.overhead += time.perf_counter() - begin
 
         return note
 

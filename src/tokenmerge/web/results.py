@@ -35,7 +35,7 @@ def figures(comparison: Comparison) -> str:
         ("Unmerged", f"{comparison.unmerged.seconds:.2f} s", kept),
         ("Merged", f"{comparison.merged.seconds:.2f} s", html.escape(comparison.request.label)),
         ("Speed-up", f"{comparison.speedup:.2f}x", faster),
-        ("PSNR", psnr, "above 30: hard to tell apart"),
+        ("PSNR", psnr, "above 30: hard to distinguish"),
         ("SSIM", f"{fidelity.ssim:.3f}", "1: the same structure"),
     )
     inner = "".join(
@@ -84,5 +84,5 @@ def message(sentences: Sequence[str] | str, bad: bool = False) -> str:
 
 def progress_message(done: int, count: int) -> str:
     """How many images of a sweep are generated, with a bar."""
-    told = f"{done} of {count} merged images are generated."
-    return f'<p role="status">{told}<progress value="{done}" max="{count}">{told}</progress></p>'
+    said = f"{done} of {count} merged images are generated."
+    return f'<p role="status">{said}<progress value="{done}" max="{count}">{said}</progress></p>'

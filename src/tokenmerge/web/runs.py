@@ -174,7 +174,7 @@ class Studio:
             return self._unmerged[key]
 
     def unmerged_now(self, model: str, wanted: ImageRequest, watch: Watch) -> Shot:
-        """The image with nothing merged, generated and timed anew, whatever is kept."""
+        """The image with nothing merged, generated and timed again, whatever is cached."""
         with self._lock:
             loaded = self.load(model, watch)
             check_request(loaded, wanted)

@@ -1,4 +1,4 @@
-"""Serves the page: on this machine alone unless told otherwise, without a request to any other."""
+"""Serves the page: on this machine alone by default, without a request to any other."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def serving(options: ServeOptions) -> Iterator[str]:
 def _environment(folder: str) -> Iterator[None]:
     """What Gradio reads from the environment, for as long as the page is served."""
     wanted = {
-        "GRADIO_ANALYTICS_ENABLED": "False",  # nothing may be told to anyone
+        "GRADIO_ANALYTICS_ENABLED": "False",  # nothing may be sent to anyone
         "GRADIO_TEMP_DIR": folder,  # images are handed to the browser as files; they go when the page goes
     }
     before = {name: os.environ.get(name) for name in wanted}

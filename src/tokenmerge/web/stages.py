@@ -45,10 +45,10 @@ def timed_merging(loaded: LoadedPipeline, config: MergeConfig) -> Iterator[tuple
             session.detach()
 
 
-def stages_of(laps: dict[str, float], seconds: float, aside: float = 0.0) -> dict[str, float]:
+def stages_of(laps: dict[str, float], seconds: float, overhead: float = 0.0) -> dict[str, float]:
     """Seconds by stage, from a stopwatch's laps and the whole.
 
-    aside: seconds of the whole that were spent on looking, not on the image.
+    overhead: seconds of the whole that were spent on looking, not on the image.
     """
     repeated = laps.get("repeated", 0.0)
     stages = {
@@ -60,7 +60,7 @@ def stages_of(laps: dict[str, float], seconds: float, aside: float = 0.0) -> dic
         "attention": laps.get("attention", 0.0),
         "MLP": laps.get("MLP", 0.0),
     }
-    return {**stages, "the rest": max(0.0, seconds - repeated - aside - sum(stages.values()))}
+    return {**stages, "the rest": max(0.0, seconds - repeated - overhead - sum(stages.values()))}
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def _on_parts(loaded: LoadedPipeline, stopwatch: Stopwatch) -> Iterator[None]:
 
 
 def _parts(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Attention modules and MLPs of all blocks. An MLP that is no module of its own counts as the rest."""
+    """Attention modules and MLPs of all blocks. An MLP that is no module counts as the rest."""
     found: dict[nn.Module, str] = {}
     for stack in family_of(model).stacks(model):
         for block in stack.blocks:

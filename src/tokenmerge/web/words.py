@@ -39,7 +39,7 @@ MERGES = "Tokens in one outline are merged into the dot, and shown in their mean
 WEIGHT_MAP = "The framed token is the chosen one; the dot is the destination it reads from; colour is merge weight."
 CLUSTERS = "Tokens that the block takes for alike (k-means of its hidden states), in their colours in the image."
 OVERLAP = (
-    "If destinations were chosen anew at every step, how many would be those of the first step of their ten? Where the "
+    "If destinations were selected at every step, how many would be those of the first step of their ten? Where the "
     "line stays high, choosing rarely costs nothing."
 )
 STAGES = "Seconds of the whole image. Merging pays when what it saves in attention and MLP exceeds what it costs."

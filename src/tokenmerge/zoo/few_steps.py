@@ -1,7 +1,7 @@
 """Makes a loaded pipeline a model of few steps: adds a LoRA to its UNet's weights and switches guidance off.
 
 The LoRA is added to the weights, so a step costs what it did before, and `peft` is not needed. The file is one that
-`pipe.load_lora_weights` reads as well.
+`pipe.load_lora_weights` reads too.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def lora_of(name: str) -> Path | None:
 
 
 def few_steps_name(name: str, steps: int) -> str:
-    """The name of the model of so many steps that was made of the model `name`."""
+    """The name of the model of this many steps that was made from the model `name`."""
     for few, made_of in FEW_STEPS.items():
         if made_of == (name, steps):
             return few
@@ -51,7 +51,7 @@ def _needed(name: str) -> list[Path]:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of an embedded model, which `DiffusionPipeline.from_pretrained` loads as well."""
+    """The folder of an embedded model, which `DiffusionPipeline.from_pretrained` loads too."""
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -1,1 +1,1 @@
-"""The papers' figures, drawn from a run."""
+"""The papers' figures, plotted from a run."""

@@ -94,7 +94,7 @@ class _Recorder:
 
 
 def chosen(count: int, most: int) -> list[int]:
-    """So many numbers below `count`, evenly spread, with the first and the last."""
+    """This many numbers below `count`, evenly spread, with the first and the last."""
     return sorted({round(index * (count - 1) / max(1, min(most, count) - 1)) for index in range(min(most, count))})
 
 

@@ -36,7 +36,7 @@ def front_figure(runs: Sequence[Mapping[str, Any]], axis: Axis) -> Any:
 
 
 def _names(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Ours first, then the rivals: the same look for a method in every panel. Fewer steps have a look of their own."""
+    """Ours first, then the rivals: the same look for a method in every panel. Fewer steps have another look."""
     listed = [variant for run in runs for variant in run["variants"] if variant["config"] is not None]
     first = [variant["name"] for variant in listed if variant["ours"]]
     others = [variant["name"] for variant in listed if not variant["ours"]]

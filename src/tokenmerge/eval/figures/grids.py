@@ -77,13 +77,13 @@ def _short(prompt: str, width: int) -> str:
 
 
 def embedded(path: Path, longest_side: int, quality: int = 88) -> tuple[str, tuple[int, int]]:
-    """An image file as a data URL of at most so many pixels a side, and its size."""
+    """An image file as a data URL of at most this many pixels a side, and its size."""
     with Image.open(path) as image:
         return data_url(image, longest_side, quality)
 
 
 def data_url(image: Image.Image, longest_side: int, quality: int = 88) -> tuple[str, tuple[int, int]]:
-    """An image as a data URL of at most so many pixels a side, and its size."""
+    """An image as a data URL of at most this many pixels a side, and its size."""
     small = image.convert("RGB")
     small.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
     kind = "webp" if features.check("webp") else "jpeg"

@@ -39,9 +39,9 @@ def internal_figures(
             image, _ = maker.generate(pair, experiment.image.steps)
         drawn[CLUSTERS] = (captions[CLUSTERS], draw_clusters(states, image))
     if OVERLAP in drawn and drawn[OVERLAP][1] is None:
-        with recorded_destinations(maker.pipeline, _toma_of(experiment)) as picks:
+        with recorded_destinations(maker.pipeline, _toma_of(experiment)) as selections:
             maker.generate(pair, experiment.image.steps)
-        drawn[OVERLAP] = (captions[OVERLAP], draw_overlaps(overlaps(picks)))
+        drawn[OVERLAP] = (captions[OVERLAP], draw_overlaps(overlaps(selections)))
     return drawn
 
 

@@ -29,17 +29,17 @@ class _EachLayer(ToMA):
 
 
 # Destinations by block, then one entry per step: (batch, regions, destinations) places within their regions.
-Picks = dict[str, list[Tensor]]
+Selections = dict[str, list[Tensor]]
 
 
 @contextmanager
-def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Picks]:
+def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Selections]:
     """Merges with new destinations at every step and in every layer, and collects them.
 
     The selector is one of ToMA's options, so nothing inside the library is touched.
     """
     model = denoisers_of(pipeline)[0]
-    picks: Picks = {}
+    selections: Selections = {}
     current = [""]
 
     def note(name: str) -> Any:
@@ -52,7 +52,7 @@ def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Picks]:
 
     def recording(similarity: Tensor, count: int, available: Tensor) -> Tensor:
         chosen: Tensor = selector(similarity, count, available)
-        picks.setdefault(current[0], []).append(chosen.cpu())
+        selections.setdefault(current[0], []).append(chosen.cpu())
         return chosen
 
     # Registered before merging is applied: hooks run in the order they came. A stack may be merged before its first
@@ -65,7 +65,7 @@ def recorded_destinations(pipeline: Any, config: ToMA) -> Iterator[Picks]:
     every_step = _EachLayer(**{**options, "selector": recording, "select_every": 1, "correction": None})
     try:
         with merged(pipeline, every_step):
-            yield picks
+            yield selections
     finally:
         for handle in handles:
             handle.remove()
@@ -76,11 +76,11 @@ def overlap(first: Tensor, other: Tensor) -> float:
     return float((first.unsqueeze(-1) == other.unsqueeze(-2)).any(dim=-1).double().mean())
 
 
-def overlaps(picks: Mapping[str, Sequence[Tensor]], interval: int = INTERVAL) -> dict[str, list[float]]:
+def overlaps(selections: Mapping[str, Sequence[Tensor]], interval: int = INTERVAL) -> dict[str, list[float]]:
     """By block, one value per step: 1 at the first step of each interval, by definition."""
     return {
         block: [overlap(steps[index - index % interval], chosen) for index, chosen in enumerate(steps)]
-        for block, steps in picks.items()
+        for block, steps in selections.items()
     }
 
 

@@ -32,7 +32,7 @@ class FeatureStore:
         self._network_name = network_name
 
     def features(self, name: str, files: Sequence[Path], identities: Sequence[str]) -> NDArray[np.float32]:
-        """(images, 2048) of the files, in their order. `identities` tell whether any of them has changed."""
+        """(images, 2048) of the files, in their order. `identities` show whether any of them has changed."""
         key = hashlib.sha256("\n".join([self._network_name, *identities]).encode()).hexdigest()
         path = self._folder / f"{name}.npz"
         kept = _read(path, key)
