@@ -1,4 +1,4 @@
-"""Faster image generation with diffusion models, without training, by merging redundant tokens."""
+"""Faster image and video generation with diffusion models, without training: merged tokens and skipped steps."""
 
 from tokenmerge.api import Handle, apply, merged, remove
 from tokenmerge.autotune.break_even import worthwhile
@@ -19,7 +19,7 @@ from tokenmerge.models import register_family
 from tokenmerge.presets import preset
 from tokenmerge.zoo import autoencoder as _autoencoder  # noqa: F401 - so that plain diffusers can load our models
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "FullSteps",

@@ -95,3 +95,27 @@ def test_a_model_named_in_the_page_gets_no_pickles_opened(monkeypatch: pytest.Mo
     for name in ("mine", "of/strangers"):
         studio.load(name)
     assert allowed == {"mine": True, "of/strangers": False}
+
+
+@pytest.mark.parametrize(
+    ("control", "value"),
+    [("ratio", 7), ("ratio", "much"), ("steps", -3), ("parts", ["nose"]), ("preset", "best"), ("scope", {"a": 1})],
+)
+def test_values_that_no_browser_sends_leave_no_traceback(control: str, value: object, tmp_path: Path) -> None:
+    gradio = pytest.importorskip("gradio")
+    from tokenmerge.web.page import build_page
+
+    page = build_page(Studio("cpu"), "tiny-random", tmp_path)
+    (component,) = (block for block in page.blocks.values() if getattr(block, "elem_id", None) == control)
+    with pytest.raises(gradio.Error) as caught:
+        component.preprocess(value)
+    assert caught.value.print_exception is False
+
+
+def test_a_handler_that_fails_leaves_no_traceback() -> None:
+    gradio = pytest.importorskip("gradio")
+    from tokenmerge.web.quiet import answered
+
+    with pytest.raises(gradio.Error, match="Something went wrong inside") as caught:
+        answered(lambda: [][0])()
+    assert caught.value.print_exception is False

@@ -46,7 +46,7 @@ def build_parser() -> Parser:
 
     parser = Parser(
         prog="tokenmerge",
-        description="Faster image generation with diffusion models, without training, by merging redundant tokens.",
+        description="Faster image and video generation with diffusion models, without training.",
         epilog='Try: tokenmerge compare "red apple"',
     )
     parser.add_argument("--version", action="version", version=f"tokenmerge {__version__}")

@@ -10,6 +10,7 @@ import gradio as gr
 from tokenmerge.accelerations.named import FEWER_STEPS
 from tokenmerge.web import bounds, controls, example, handlers, words
 from tokenmerge.web.handlers import Handlers
+from tokenmerge.web.quiet import answer_quietly, answered
 from tokenmerge.web.results import HEADERS
 from tokenmerge.web.runs import Studio
 
@@ -39,6 +40,7 @@ def build_page(studio: Studio, model: str | None, folder: Path) -> gr.Blocks:
             with gr.Tab("Sweep", id="sweep"):
                 _sweep_tab(handle, asked)
         page.unload(handlers.leave)
+    answer_quietly(page)
     page.queue(default_concurrency_limit=1, api_open=False)
     return page
 
@@ -73,7 +75,7 @@ def _compare_tab(handle: Handlers, model: str | None) -> controls.Controls:
             **QUEUED,
         )
     cancel.click(handlers.cancel, None, message, **AT_ONCE)
-    history.select(handle.restore, runs, [message, *shown, *asked.ordered], **AT_ONCE)
+    history.select(answered(handle.restore), runs, [message, *shown, *asked.ordered], **AT_ONCE)
     return asked
 
 
@@ -205,10 +207,12 @@ def _inside_tab(handle: Handlers, asked: controls.Controls) -> None:
     )
     cancel.click(handlers.cancel, None, message, **AT_ONCE)
     for choice in (block, step):
-        choice.input(handlers.views, [recording, block, step, token], views, **AT_ONCE)
-    merges.select(handlers.point, [recording, block, step], [weights, about, row, column, token], **AT_ONCE)
+        choice.input(answered(handlers.views), [recording, block, step, token], views, **AT_ONCE)
+    merges.select(answered(handlers.point), [recording, block, step], [weights, about, row, column, token], **AT_ONCE)
     for number in (row, column):
-        number.input(handlers.token_at, [recording, block, step, row, column], [weights, about, token], **AT_ONCE)
+        number.input(
+            answered(handlers.token_at), [recording, block, step, row, column], [weights, about, token], **AT_ONCE
+        )
 
 
 def _drawing(label: str, elem_id: str, note: str) -> Any:
