@@ -13,6 +13,7 @@ from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.keep import Mask, read_mask
 from tokenmerge.engine.session import Session, session_of
 from tokenmerge.errors import AlreadyAppliedError, ConfigError, UnsupportedModelError
+from tokenmerge.methods.references import check_reference_ratio
 from tokenmerge.models import family_of
 from tokenmerge.report.worthwhile import Timing, Worthwhile
 from tokenmerge.runtime.sampler import SamplerSteps
@@ -82,14 +83,19 @@ class Handle:
         return f"<tokenmerge Handle: {self.config!r} on {models}>"
 
 
-def apply(pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None = None) -> Handle:
+def apply(
+    pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None = None, reference_ratio: float = 0.0
+) -> Handle:
     """Merge tokens in a diffusers pipeline, or in a bare UNet or transformer, from the next call on.
 
     config: a preset by name ("quality", "balanced", "fast"), a method with its options, or what `worthwhile` has
         found. By default what is recommended for the model: the preset "balanced".
     keep: a black and white mask of what must stay sharp, as an image, an array or a tensor of height x width and of any
         size. Tokens that hold a white pixel are kept as they are, and the ratio is of the others. For ToMA and
-        TileMean.
+        TileMean. Of an editing model it is over the image, not over those to edit.
+    reference_ratio: the fraction of tokens of images to edit (Flux Kontext, Flux.2, Qwen-Image-Edit) that is merged
+        away: 0, 0.5, 0.75, 0.875 or 0.9375. By default 0, with which they stay as they are. More is faster, and details
+        of those images are copied less exactly. Try 0.5 first.
 
     >>> handle = apply(pipe)  # doctest: +SKIP
     >>> image = pipe("a photo of a lighthouse").images[0]  # doctest: +SKIP
@@ -104,11 +110,11 @@ def apply(pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None
                 f"{type(model).__name__} is merged already: call handle.remove(), or tokenmerge.remove(...), first."
             )
     # Built before any is attached: an error leaves every model as it was.
-    mask = None if keep is None else read_mask(keep)
+    mask, ratio = None if keep is None else read_mask(keep), check_reference_ratio(reference_ratio)
     # Of two models that share the steps, the sampler's last one is the last one's.
     timelines = [None] * (len(models) - 1) + [_timeline_of(pipeline_or_model)]
     sessions = [
-        Session(model, family_of(model), config, mask, timeline_of=timeline)
+        Session(model, family_of(model), config, mask, timeline_of=timeline, reference_ratio=ratio)
         for model, timeline in zip(models, timelines, strict=True)
     ]
     for session in sessions:
@@ -150,9 +156,11 @@ def remove(pipeline_or_model: Any) -> bool:
 
 
 @contextmanager
-def merged(pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None = None) -> Iterator[Handle]:
+def merged(
+    pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None = None, reference_ratio: float = 0.0
+) -> Iterator[Handle]:
     """Merging for the length of a `with` block, taken out at its end whatever happens in it."""
-    handle = apply(pipeline_or_model, config, keep)
+    handle = apply(pipeline_or_model, config, keep, reference_ratio)
     try:
         yield handle
     finally:

@@ -50,6 +50,13 @@ def read_mask(keep: Any) -> Tensor:
     return mask
 
 
+def protected_tokens(mask: Tensor | None, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The tokens of a grid that a mask keeps as they are; None without a mask."""
+    if mask is None:
+        return None
+    return tuple((mask_on_grid(mask, grid) == 1).nonzero().flatten().tolist())
+
+
 def mask_on_grid(mask: Tensor, grid: tuple[int, ...]) -> Tensor:
     """(H, W) -> (N,): the brightest of the pixels that a token covers, so that no white pixel is lost.
 

@@ -14,7 +14,7 @@ from tokenmerge.engine.compatibility import misfit
 from tokenmerge.engine.program import Program, StackDescription
 from tokenmerge.engine.schedule import Policy
 from tokenmerge.errors import ConfigError, NothingMergedError, NothingMergedWarning
-from tokenmerge.models.base import Block, Family, Part, Stack, chosen_parts
+from tokenmerge.models.base import Block, Family, Part, Stack, chosen_parts, no_references
 from tokenmerge.models.check import problems_of
 
 
@@ -61,7 +61,12 @@ def describe(model: nn.Module, family: Family, config: MergeConfig, stacks: list
 
 
 def refuse_misfit(
-    model: nn.Module, config: MergeConfig, family: Family, stacks: list[Stack], keep: Tensor | None
+    model: nn.Module,
+    config: MergeConfig,
+    family: Family,
+    stacks: list[Stack],
+    keep: Tensor | None,
+    reference_ratio: float = 0.0,
 ) -> None:
     problem = next(problems_of(model, stacks), None)
     if problem is not None:
@@ -76,6 +81,11 @@ def refuse_misfit(
         raise ConfigError(
             f"{type(config).__name__} cannot keep a part of the image as it is: use TileMean or ToMA with keep, or "
             f"leave keep out."
+        )
+    if reference_ratio and all(stack.references is no_references for stack in stacks):
+        raise ConfigError(
+            f"reference_ratio is {reference_ratio:g}, and {family.name} is given no images to edit behind its own "
+            f"tokens: leave reference_ratio out."
         )
 
 

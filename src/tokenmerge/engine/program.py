@@ -39,6 +39,7 @@ class Facts:
     interleaved: bool = False  # something is added to the tokens between blocks
     cached: frozenset[str] = frozenset()  # parts left alone, because a cache keeps what they give
     subset_keys: frozenset[str] = frozenset()  # parts whose attention reads a subset of keys at full steps
+    reference_ratio: float = 0.0  # the fraction of reference tokens merged away
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class StackCall:
     isolated: bool = False  # each block returns all its tokens, because it cannot count on its neighbours
     wraps: bool = False  # the owner, as it is now, can run on merged tokens
     starts: tuple[int, ...] = ()  # where the grid's tokens begin in a sequence; empty: they end it
+    references: tuple[tuple[int, ...], ...] = ()  # grids of the reference images that are the trailing tokens
 
 
 Act = Literal["merge", "record", "prepare"]

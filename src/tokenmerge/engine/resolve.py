@@ -5,6 +5,7 @@ Something is not merged, or not where you expect it: the reason is made here.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Hashable, Iterator
 
@@ -25,6 +26,7 @@ from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.subset import key_distance, key_subset
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout
+from tokenmerge.methods.references import JoinedLayout, with_references
 from tokenmerge.models.base import Block, Part, chosen_parts
 
 
@@ -42,6 +44,10 @@ def resolve(
     layout, reason = layout_of(facts.config, call.grid, described.stack.downsample, protected, described.stack.name)
     if layout is None:
         return Program(call.grid, reason=reason)
+    if facts.reference_ratio and call.references:
+        joined = with_references(layout, facts.config, facts.reference_ratio, call.references)
+        # They count as the image's tokens from here on, with none behind those.
+        layout, call = joined, dataclasses.replace(call, trailing=0)
     return _Resolver(described, facts, facts.config, call, kind, layout.to(call.device)).program()
 
 
@@ -84,7 +90,7 @@ class _Resolver:
         self.described, self.stack = described, described.stack
         self.facts, self.config, self.call, self.kind, self.layout = facts, config, call, kind, layout
         self.scope = config.scope
-        self.tokens = math.prod(call.grid)
+        self.tokens = layout.tokens
         self.only_keys = layout.kept == self.tokens
         fixed_order = self._fixed_order()
         if fixed_order and self.scope != "site":
@@ -233,7 +239,8 @@ class _Resolver:
             where = self.run_of[block.name][0].name if self.scope == "stack" else block.name
         # Blocks in region order and blocks in grid order cannot read each other's operators, nor can those that keep
         # more or fewer tokens, or select keys among others.
-        return where, self.call.grid, self.reorders, self.layout.kept, self.layout.kept_keys, self.scope
+        grids = self.call.grid, self.call.references
+        return where, grids, self.reorders, self.layout.kept, self.layout.kept_keys, self.scope
 
     # -- attention ------------------------------------------------------------------------------------------------
 
@@ -330,5 +337,7 @@ class _Resolver:
     def _notes(self, merged: list[tuple[Block, Part]]) -> Iterator[str]:
         if self.isolated and self.scope == "stack":
             yield "merged per block: something is added between blocks"
+        if isinstance(self.layout, JoinedLayout):
+            yield f"references: {self.layout.kept_of_references} of {self.layout.tokens_of_references} tokens kept"
         if self.config.proportional and any("self" in part.kinds and not self.can_weigh(part) for _, part in merged):
             yield "keys are not weighted: this attention takes no mask"

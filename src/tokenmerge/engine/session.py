@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.keep import mask_on_grid
+from tokenmerge.config.keep import protected_tokens
 from tokenmerge.engine.arguments import as_one, refuse_empty, shapes_of_call
 from tokenmerge.engine.clock import Clock
 from tokenmerge.engine.compatibility import CACHE, can_run_twice, graph_limits, is_compiled, refuse_cache, suited
@@ -49,14 +49,16 @@ class Session:
         keep: Tensor | None = None,
         inspected: Session | None = None,
         timeline_of: TimelineOf | None = None,
+        reference_ratio: float = 0.0,
     ) -> None:
         """keep: (H, W), 1 where tokens stay. inspected: the session whose caches and attention count, if this one is on
-        a weightless twin of its model. timeline_of: what the sampler says about an image's steps."""
+        a weightless twin of its model. timeline_of: what the sampler says about an image's steps.
+        reference_ratio: the fraction of reference tokens merged away."""
         stacks = family.stacks(model)
         self.model = model
         self.family = family
         self.config = self._suited = suited(config, stacks)  # with a scope that suits the model
-        self.keep = keep
+        self.keep, self.reference_ratio = keep, reference_ratio
         self.policy = policy_of(config)
         self.state = State()
         self.schedule = Schedule.begin(self.policy)
@@ -78,7 +80,7 @@ class Session:
         self.clock, self._follower, self._rising_time = Clock(), Follower(), RisingTime()
         self.skipping = Skipping(model, timeline_of) if self.policy.step_speedup > 1 else None
         self._hooks: list[PlacedHook] = []
-        refuse_misfit(model, self.config, family, stacks, keep)
+        refuse_misfit(model, self.config, family, stacks, keep, reference_ratio)
         # Every one of them, before the first step: a ratio of a later one may be wrong.
         tried = [self.config.at(progress) for progress in self.config.moments()]
         if not any(tried):
@@ -278,7 +280,15 @@ class Session:
             refuse_cache(self.policy.step_speedup)
         fixed_order = call.fixed_order or (CACHE if caches else "")
         self._follow_order(bool(fixed_order or call.positional))
-        found = Facts(self._config_now(), call.positional, fixed_order, call.interleaved, cached, subset_keys)
+        found = Facts(
+            self._config_now(),
+            call.positional,
+            fixed_order,
+            call.interleaved,
+            cached,
+            subset_keys,
+            self.reference_ratio,
+        )
         if found != facts:
             self.facts = found
 
@@ -309,12 +319,6 @@ class Session:
             )
         return self.config.at(progress)
 
-    def protected(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The tokens of a grid that the user's mask keeps as they are; None without a mask."""
-        if self.keep is None:
-            return None
-        return tuple((mask_on_grid(self.keep, grid) == 1).nonzero().flatten().tolist())
-
     def _modules(self) -> Iterable[nn.Module]:
         return (self.model, *(module for stack in self.stacks for module in stack.modules()))
 
@@ -324,7 +328,8 @@ class Session:
         """Whether a ratio that changes would merge anything on these grids at another step."""
         configs = [config for progress in self.config.moments() if (config := self.config.at(progress)) is not None]
         return any(
-            layout_of(config, stack.call.grid, stack.stack.downsample, self.protected(stack.call.grid))[0] is not None
+            layout_of(config, stack.call.grid, stack.stack.downsample, protected_tokens(self.keep, stack.call.grid))[0]
+            is not None
             for config in configs
             for stack in self.stacks
             if stack.call is not None and stack.described.merging

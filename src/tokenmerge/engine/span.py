@@ -17,6 +17,7 @@ from tokenmerge.engine.program import SpanRow
 from tokenmerge.engine.state import Group, Memory
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.methods.interfaces import Operators
+from tokenmerge.methods.references import plan_of
 from tokenmerge.models.arguments import Args, Kwargs, given_argument, with_argument
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Span:
         seed = self.session.sampling_seed
         context = row.context if seed is None else dataclasses.replace(row.context, seed=seed)
         with _in_full_precision(grid.device):
-            due.operators = self.session.config.plan(grid, row.layout, context, previous)
+            due.operators = plan_of(self.session.config, grid, row.layout, context, previous)
         if not torch.compiler.is_compiling() and not row.layout.fixed:
             self.session.count_refresh(selected=previous is None)
         due.select_due = due.weights_due = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tokenmerge.config.keep import protected_tokens
 from tokenmerge.engine.arguments import TokenArgument, token_argument
 from tokenmerge.engine.attention import AttentionHook, RotaryHook
 from tokenmerge.engine.hooks import PlacedHook, When
@@ -123,12 +124,13 @@ class StackRun:
         named = named_arguments(self.stack.owner, args, kwargs)
         grid, trailing = self.stack.grid((), named), self.stack.trailing((), named)
         starts = self.stack.starts((), named)
+        references = self.stack.references((), named) if trailing and self.session.reference_ratio else ()
         device = next(value for value in named.values() if isinstance(value, Tensor)).device
         call = self.call
         isolated = torch.is_grad_enabled() and getattr(self.stack.owner, "gradient_checkpointing", False)
-        known = None if call is None else (call.grid, call.trailing, call.device, call.isolated, call.starts)
-        if known != (grid, trailing, device, isolated, starts):
-            self._settle(StackCall(grid, trailing, device, isolated, starts=starts))
+        found = StackCall(grid, trailing, device, isolated, starts=starts, references=references)
+        if found != call:
+            self._settle(found)
 
     @outside_compile
     def _settle(self, call: StackCall) -> None:
@@ -172,7 +174,9 @@ class StackRun:
         call = dataclasses.replace(call, wraps=self._owner_wraps)
         key = call, session.facts, kind
         if key not in self._programs:
-            self._programs[key] = resolve(self.described, session.facts, call, kind, session.protected(call.grid))
+            self._programs[key] = resolve(
+                self.described, session.facts, call, kind, protected_tokens(session.keep, call.grid)
+            )
         return self._programs[key]
 
     def _hand_rows(self, program: Program) -> None:

@@ -111,6 +111,10 @@ def nothing_behind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     return 0
 
 
+def no_references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    return ()
+
+
 def at_the_end(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     return ()
 
@@ -124,8 +128,10 @@ class Stack:
     owner: nn.Module  # called before the blocks, with what is needed to tell the grid
     grid: Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]
     blocks: tuple[Block, ...]
-    # Tokens behind the grid's that are never merged, such as those of a reference image.
+    # Tokens behind the grid's, such as those of a reference image: never merged, unless `references` are.
     trailing: Callable[[Sequence[Any], Mapping[str, Any]], int] = nothing_behind
+    # The grids of reference images, in the order in which their tokens, which are all of `trailing`, stand there.
+    references: Callable[[Sequence[Any], Mapping[str, Any]], tuple[tuple[int, ...], ...]] = no_references
     # Where the grid's tokens begin in the sequences of blocks, if they are not the last but for `trailing`: one number
     # for all samples, or one for each, where a padded batch has texts of different lengths before the image.
     starts: Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]] = at_the_end

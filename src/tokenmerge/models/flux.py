@@ -20,7 +20,7 @@ from tokenmerge.models.base import (
     signature_of,
 )
 from tokenmerge.models.builders import blocks_of
-from tokenmerge.models.position_ids import grid_of_ids, image_ids
+from tokenmerge.models.position_ids import grid_of_ids, image_ids, reference_grids
 
 # The paper leaves the first 10 of Flux's 57 blocks alone; a model with fewer blocks has as large a share of them.
 SKIPPED, OF_BLOCKS = 10, 57
@@ -42,7 +42,7 @@ SINGLE_PARTS = (
 
 
 class FluxFamily(Family):
-    """Double blocks, then single blocks, on one grid and so in one stack. Text and references are never merged.
+    """Double blocks, then single blocks, on one grid and so in one stack. Text is never merged.
 
     Models made after it differ in the class attributes, and in what else they are called with.
     """
@@ -62,7 +62,11 @@ class FluxFamily(Family):
     def stacks(self, model: nn.Module) -> list[Stack]:
         double = blocks_of(model, "transformer_blocks", self.double_parts, 1, ROTARY)
         single = blocks_of(model, "single_transformer_blocks", self.single_parts, self.single_output, ROTARY)
-        return [Stack("blocks", "blocks", model, _grid, (*double, *single), trailing=_references)]
+        return [
+            Stack(
+                "blocks", "blocks", model, _grid, (*double, *single), trailing=_references, references=_reference_grids
+            )
+        ]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         controls = (
@@ -102,6 +106,11 @@ def with_values(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
 def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     grid: tuple[int, ...] = grid_of_ids(kwargs["img_ids"])
     return grid
+
+
+def _reference_grids(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    grids: tuple[tuple[int, ...], ...] = reference_grids(kwargs["img_ids"])
+    return grids
 
 
 def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -37,6 +37,17 @@ def grid_of_ids(ids: Tensor, text: int = 0) -> tuple[int, int]:
 
 
 @outside_compile
+def reference_grids(ids: Tensor, text: int = 0) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of each reference image, whose ids follow those of the image being made.
+
+    >>> reference_grids(torch.tensor([[0, 0, 0], [1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 1, 1], [2, 0, 0]]))
+    ((2, 2), (1, 1))
+    """
+    grids: tuple[tuple[int, int], ...] = _once(ids, partial(_references_of, text), -1 - text)
+    return grids
+
+
+@outside_compile
 def lengths_of(mask: Tensor) -> tuple[int, ...]:
     """How many tokens of each text are not padding.
 
@@ -51,11 +62,12 @@ def lengths_of(mask: Tensor) -> tuple[int, ...]:
 
 def _once(values: Tensor, read: Callable[[Tensor], Any], how: int) -> Any:
     asked = None if values.is_inference() else values._version, how
-    known = _READ.get(values)
-    if known is None or known[0] != asked:
-        known = asked, read(values)
-        _READ[values] = known
-    return known[1]
+    known = _READ.setdefault(values, {})
+    if asked not in known:
+        if any(version != asked[0] for version, _ in known):
+            known.clear()  # it was written into since
+        known[asked] = read(values)
+    return known[asked]
 
 
 def _lengths_of(mask: Tensor) -> tuple[int, ...]:
@@ -85,6 +97,26 @@ def _grid_of(text: int, ids: Tensor) -> tuple[int, int]:
             f"by row."
         )
     return own // columns, columns
+
+
+def _references_of(text: int, ids: Tensor) -> tuple[tuple[int, int], ...]:
+    rows, columns = _grid_of(text, ids)
+    places = (ids if ids.dim() == 2 else ids[0])[text + rows * columns :, :2]
+    grids: list[list[int]] = []  # of each reference the lengths of its rows
+    before: tuple[float, float] | None = None
+    for image, row in read_back(places):
+        if before is None or image != before[0] or row < before[1]:
+            grids.append([0])
+        elif row != before[1]:
+            grids[-1].append(0)
+        grids[-1][-1] += 1
+        before = image, row
+    if any(len(set(lengths)) > 1 for lengths in grids):
+        raise MergeRuntimeError(
+            "img_ids hold a reference image whose rows differ in length, which is not a grid: pass the ids of whole "
+            "images, row by row, or leave reference_ratio out."
+        )
+    return tuple((len(lengths), lengths[0]) for lengths in grids)
 
 
 def image_ids(rows: int, columns: int, axes: int) -> Tensor:

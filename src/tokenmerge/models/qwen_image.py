@@ -33,7 +33,7 @@ PARTS = (Part(("self",), "attn", mask="inside", text="first"), Part(("mlp",), "i
 
 
 class QwenImageFamily(Family):
-    """One stack of joint blocks. The image being made comes first; images to edit follow and are never merged."""
+    """One stack of joint blocks. The image being made comes first; images to edit follow."""
 
     name = "Qwen-Image (and Edit, Layered)"
     class_name = "QwenImageTransformer2DModel"
@@ -49,6 +49,7 @@ class QwenImageFamily(Family):
                 grid_of_shapes,
                 blocks,
                 trailing=_references,
+                references=_reference_grids,
                 fixed_order=two_times if getattr(model, "zero_cond_t", False) else "",
             )
         ]
@@ -77,9 +78,18 @@ class QwenImageFamily(Family):
 
 
 def grid_of_shapes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    return _grids(kwargs)[0]
+
+
+def _grids(kwargs: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Of the image, then of each reference."""
     shape = kwargs["img_shapes"][0]
-    frames, rows, columns = shape if isinstance(shape[0], int) else shape[0]
-    return (rows, columns) if frames == 1 else (frames, rows, columns)
+    shapes = [shape] if isinstance(shape[0], int) else shape
+    return [tuple(sides[1:]) if sides[0] == 1 else tuple(sides) for sides in shapes]
+
+
+def _reference_grids(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    return tuple(_grids(kwargs)[1:])
 
 
 def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -48,7 +48,9 @@ def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | 
         kwargs = session.family.example_inputs(twin, size or native_size(session.model), batch or 1)
     kwargs = session.family.countable(kwargs)
     unmerged = _count(twin, args, kwargs)
-    twin_session = Session(twin, session.family, session.config, session.keep, inspected=session)
+    twin_session = Session(
+        twin, session.family, session.config, session.keep, session, reference_ratio=session.reference_ratio
+    )
     twin_session.attach()
     stacks: list[StackReport] = []
     moments: list[tuple[float, MultiplyAdds]] = []
@@ -173,8 +175,8 @@ def _count(model: nn.Module, args: Any, kwargs: Any) -> int:
 
 def _stack_report(stack: StackRun, config: MergeConfig, during: str) -> StackReport:
     program = stack.program
-    tokens = math.prod(program.grid) if program.grid else 0
     layout = program.layout
+    tokens = (math.prod(program.grid) if program.grid else 0) if layout is None else layout.tokens
     return StackReport(
         name=stack.stack.name,
         blocks=list(program.blocks),
