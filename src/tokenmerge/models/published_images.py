@@ -213,7 +213,14 @@ IMAGE_MODELS: dict[str, Architecture] = {
         LAYERS,
     ),
     "krea2": Architecture("Krea 2", "Krea2Transformer2DModel", 1024, {"num_layers": 28}, LAYERS),
-    "flux3": Architecture("Flux.3", "Flux3Transformer2DModel", 1024, {"num_layers": 5, "num_single_layers": 28}, FLUX),
+    # Its published sizes were not found: those of the class.
+    "flux3": Architecture(
+        "Flux.3, of diffusers' default size",
+        "Flux3Transformer2DModel",
+        1024,
+        {"num_layers": 5, "num_single_layers": 28},
+        FLUX,
+    ),
     "omnigen": Architecture(
         "OmniGen",
         "OmniGenTransformer2DModel",
@@ -221,9 +228,18 @@ IMAGE_MODELS: dict[str, Architecture] = {
         {"num_layers": 32, "rope_scaling": {"long_factor": [1.0] * 48, "short_factor": [1.0] * 48}},
         LAYERS,
     ),
-    # Its published sizes are others; these are diffusers' defaults.
     "ernie-image": Architecture(
-        "ERNIE-Image, of diffusers' default size", "ErnieImageTransformer2DModel", 1024, {"num_layers": 24}, LAYERS
+        "ERNIE-Image 8B",
+        "ErnieImageTransformer2DModel",
+        1024,
+        {
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_layers": 36,
+            "ffn_hidden_size": 12288,
+            "text_in_dim": 3072,
+        },
+        LAYERS,
     ),
     "hidream": Architecture(
         "HiDream-I1",
