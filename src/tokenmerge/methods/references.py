@@ -64,11 +64,11 @@ class JoinedOperator:
     destinations: Tensor | None  # (B, M)
 
     def merge(self, tokens: Tensor) -> Tensor:
-        given = tokens.split(self.tokens, dim=1)
+        given = torch.split(tokens, self.tokens, dim=1)
         return torch.cat([piece.merge(each) for piece, each in zip(self.pieces, given, strict=True)], dim=1)
 
     def unmerge(self, tokens: Tensor) -> Tensor:
-        given = tokens.split(self.kept, dim=1)
+        given = torch.split(tokens, self.kept, dim=1)
         return torch.cat([piece.unmerge(each) for piece, each in zip(self.pieces, given, strict=True)], dim=1)
 
 
@@ -118,7 +118,7 @@ def plan_of(
     if not isinstance(layout, JoinedLayout):
         return config.plan(tokens, layout, context, previous)
     methods = (config, *[layout.references_by] * (len(layout.pieces) - 1))
-    given = tokens.split([piece.tokens for piece in layout.pieces], dim=1)
+    given = torch.split(tokens, [piece.tokens for piece in layout.pieces], dim=1)
     before = previous.pieces if isinstance(previous, JoinedOperators) else [None] * len(methods)
     planned = tuple(
         method.plan(each, piece, context, known)
