@@ -64,11 +64,11 @@ class JoinedOperator:
     destinations: Tensor | None  # (B, M)
 
     def merge(self, tokens: Tensor) -> Tensor:
-        given = torch.split(tokens, self.tokens, dim=1)
+        given = torch.split(tokens, [*self.tokens], dim=1)
         return torch.cat([piece.merge(each) for piece, each in zip(self.pieces, given, strict=True)], dim=1)
 
     def unmerge(self, tokens: Tensor) -> Tensor:
-        given = torch.split(tokens, self.kept, dim=1)
+        given = torch.split(tokens, [*self.kept], dim=1)
         return torch.cat([piece.unmerge(each) for piece, each in zip(self.pieces, given, strict=True)], dim=1)
 
 
