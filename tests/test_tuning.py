@@ -26,7 +26,7 @@ def pipe() -> Any:
     return build_tiny_random()
 
 
-def drawn(pipe: Any, prompt: str, config: tm.MergeConfig | None = None) -> Any:
+def generate(pipe: Any, prompt: str, config: tm.MergeConfig | None = None) -> Any:
     handle = None if config is None else tm.apply(pipe, config)
     generator = torch.Generator().manual_seed(0)
     image = pipe(prompt=prompt, generator=generator, num_inference_steps=2, width=256, height=256).images[0]
@@ -39,11 +39,11 @@ def drawn(pipe: Any, prompt: str, config: tm.MergeConfig | None = None) -> Any:
 def by_hand(pipe: Any) -> dict[float, float]:
     """Mean PSNR of each candidate, by ratio."""
     pipe.set_progress_bar_config(disable=True)
-    plain = [drawn(pipe, prompt) for prompt in PROMPTS]
+    plain = [generate(pipe, prompt) for prompt in PROMPTS]
     means = {}
     for config in CANDIDATES:
         values = [
-            fidelity(before, drawn(pipe, prompt, config)).psnr for before, prompt in zip(plain, PROMPTS, strict=True)
+            fidelity(before, generate(pipe, prompt, config)).psnr for before, prompt in zip(plain, PROMPTS, strict=True)
         ]
         means[config.number("ratio")] = sum(100.0 if value is None else value for value in values) / len(values)
     return means

@@ -20,13 +20,13 @@ def tokenmerge_bench(*words: str) -> int:
 
 
 def test_prints_a_table_and_writes_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, drawing = tmp_path / "result.json", tmp_path / "plot.svg"
+    out, plot = tmp_path / "result.json", tmp_path / "plot.svg"
     threads = torch.get_num_threads()
-    assert tokenmerge_bench(*TINY, "--repeats", "2", "--threads", "1", "--out", str(out), "--plot", str(drawing)) == 0
+    assert tokenmerge_bench(*TINY, "--repeats", "2", "--threads", "1", "--out", str(out), "--plot", str(plot)) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("tiny-random, 128 px, batch 1, float32\n")
     assert "| blocks-deleted |" in printed
-    assert "<svg" in drawing.read_text()
+    assert "<svg" in plot.read_text()
     result = Result.load(out)
     assert [each.method for each in result.measurements] == ["none", "blocks-deleted", "toma"]
     assert {each.repeats for each in result.measurements} == {2}

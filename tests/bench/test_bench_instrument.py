@@ -29,8 +29,8 @@ def test_a_stopwatch_changes_nothing_but_sees_every_merge(subject: Subject, conf
     session = Session(subject.model, subject.family, cast(MergeConfig, timed))
     session.attach()
     laps = []
-    for step, picture in enumerate(expected):
-        assert torch.equal(subject.call(step).sample, picture)
+    for step, image in enumerate(expected):
+        assert torch.equal(subject.call(step).sample, image)
         laps.append(stopwatch.read())
     session.detach()
     assert [("plan" in lap) for lap in laps] == [True, False, False, False, False, True]

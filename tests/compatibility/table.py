@@ -28,7 +28,7 @@ HEADERS = ("", "with", "on", *SCOPES, "remarks")
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A row whose checks have a file of their own: merged pictures, and unmerged ones, are those of the eager model."""
+    """A row whose checks have a file of their own: merged images, and unmerged ones, are those of the eager model."""
 
     group: str
     name: str

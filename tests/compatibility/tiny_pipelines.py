@@ -57,7 +57,7 @@ def sdxl() -> Any:
 
 
 def refiner() -> Any:
-    """SDXL's second stage: one text encoder, and a UNet that is told how good the picture should be."""
+    """SDXL's second stage: one text encoder, and a UNet that is told how good the image should be."""
     from diffusers import DDIMScheduler, StableDiffusionXLImg2ImgPipeline
 
     return quiet(
@@ -133,7 +133,7 @@ def quiet(pipe: Any) -> Any:
     return pipe
 
 
-def draw(pipe: Any, prompt: str = "red cat", seed: int = 7, steps: int = 2, **more: Any) -> Tensor:
+def generate(pipe: Any, prompt: str = "red cat", seed: int = 7, steps: int = 2, **more: Any) -> Tensor:
     """The latents that a pipeline makes: two steps, so that the second reuses what the first has planned."""
     arguments: dict[str, Any] = {"height": SIZE, "width": SIZE, "output_type": "latent"}
     arguments |= {"num_inference_steps": steps, "generator": torch.Generator().manual_seed(seed)}
@@ -151,7 +151,7 @@ def embeddings(seed: int = 3, batch: int = 1) -> dict[str, Tensor]:
     }
 
 
-def picture(seed: int = 11, channels: int = 3) -> Tensor:
+def smooth_image(seed: int = 11, channels: int = 3) -> Tensor:
     """(1, channels, SIZE, SIZE) from 0 to 1, smooth enough that neighbours resemble each other."""
     coarse = torch.rand(1, channels, 8, 8, generator=torch.Generator().manual_seed(seed))
     return nn.functional.interpolate(coarse, (SIZE, SIZE), mode="bilinear")

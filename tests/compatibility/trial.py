@@ -46,7 +46,7 @@ class Unmerged:
     """What a row does without merging: everything else is measured against it."""
 
     plain: Tensor  # before the feature is on
-    drawn: Tensor
+    generated: Tensor
     lengths: list[float]
     hooks: list[int]
 
@@ -56,79 +56,79 @@ def unmerged(row: Row) -> Unmerged:
     plain = row.warm_up(row.build())
     subject = row.switch_on(row.build())
     with layer_lengths(row.merged(subject)) as lengths:
-        drawn = row.draw(subject)
-    assert drawn.isfinite().all()
-    return Unmerged(plain, drawn, means(lengths), hooks_of(row, subject))
+        generated = row.generate(subject)
+    assert generated.isfinite().all()
+    return Unmerged(plain, generated, means(lengths), hooks_of(row, subject))
 
 
 def try_row(row: Row) -> dict[str, Outcome]:
     """Run every check on a row. AssertionError where one fails; an Outcome that says so where merging is refused."""
     expected = unmerged(row)
     if row.changes:
-        assert_other(expected.drawn, expected.plain, "the feature does nothing, so nothing would be shown")
+        assert_other(expected.generated, expected.plain, "the feature does nothing, so nothing would be shown")
     subject = row.switch_on(row.build())
-    outcomes, drawn = {}, {}
+    outcomes, generated = {}, {}
     for scope in SCOPES:
-        outcomes[scope], drawn[scope] = feature_first(row, subject, scope, expected)
+        outcomes[scope], generated[scope] = feature_first(row, subject, scope, expected)
     if outcomes["site"].works:
         works_without_a_scope(row, subject, expected)
     for scope in SWITCHED_ON_LATER:
         if outcomes[scope].works:
             later = merging_first(row, scope, expected)
-            assert_same(later, drawn[scope], row.tolerance, "a merged picture depends on what was switched on first")
+            assert_same(later, generated[scope], row.tolerance, "a merged image depends on what was switched on first")
     return outcomes
 
 
 def feature_first(row: Row, subject: Any, scope: Any, expected: Unmerged) -> tuple[Outcome, Tensor]:
-    """Switched on before `apply`: the same picture with an identity plan, another at 0.5, from fewer tokens."""
+    """Switched on before `apply`: the same image with an identity plan, another at 0.5, from fewer tokens."""
     try:
         with merged(row, subject, NOTHING_MERGED, scope):
-            assert_same(row.draw(subject), expected.drawn, row.tolerance, "an identity plan changes the picture")
+            assert_same(row.generate(subject), expected.generated, row.tolerance, "an identity plan changes the image")
         with merged(row, subject, MERGED, scope):
             with layer_lengths(row.merged(subject)) as lengths:
-                drawn = row.draw(subject)
-            assert torch.equal(row.draw(subject), drawn), "a second picture depends on the first"
+                generated = row.generate(subject)
+            assert torch.equal(row.generate(subject), generated), "a second image depends on the first"
         with merged(row, subject, CORRECTED, scope):
-            detailed = row.draw(subject)
-            assert torch.equal(row.draw(subject), detailed), "a second picture depends on the detail of the first"
+            corrected = row.generate(subject)
+            assert torch.equal(row.generate(subject), corrected), "a second image depends on the first"
     except tm.TokenMergeError as refusal:
         assert_as_it_was(row, subject, expected)
-        return Outcome(refusal=str(refusal)), expected.drawn
+        return Outcome(refusal=str(refusal)), expected.generated
     assert_as_it_was(row, subject, expected)
-    assert drawn.isfinite().all()
-    assert detailed.isfinite().all()
+    assert generated.isfinite().all()
+    assert corrected.isfinite().all()
     if not row.single_steps:
-        assert_other(detailed, expected.drawn, "merging with detail changes nothing")
-    assert_other(drawn, expected.drawn, "merging changes nothing")
+        assert_other(corrected, expected.generated, "merging with a correction changes nothing")
+    assert_other(generated, expected.generated, "merging changes nothing")
     for few, many in zip(means(lengths), expected.lengths, strict=True):
         assert few < 0.95 * many, f"layers see {few:.0f} tokens merged and {many:.0f} unmerged"
-    return Outcome(sum(expected.lengths), sum(means(lengths))), drawn
+    return Outcome(sum(expected.lengths), sum(means(lengths))), generated
 
 
 def works_without_a_scope(row: Row, subject: Any, expected: Unmerged) -> None:
     """Left to us, the scope is one that works: what can be merged around parts is never refused."""
     with merged(row, subject, CORRECTED, None):
-        drawn = row.draw(subject)
+        generated = row.generate(subject)
     if not row.single_steps:
-        assert_other(drawn, expected.drawn, "merging with detail changes nothing")
+        assert_other(generated, expected.generated, "merging with a correction changes nothing")
     assert_as_it_was(row, subject, expected)
 
 
 def merging_first(row: Row, scope: Any, expected: Unmerged) -> Tensor:
-    """Switched on after `apply`, when a picture has been drawn merged already."""
+    """Switched on after `apply`, when an image has been generated merged already."""
     for config in (NOTHING_MERGED, MERGED):
         subject = row.build()
         with merged(row, subject, config, scope):
             row.warm_up(subject)
             subject = row.switch_on(subject)
-            drawn = row.draw(subject)
+            generated = row.generate(subject)
             if row.copies:  # the copy is merged too, and not by the handle
                 for target in row.merged(subject):
                     assert tm.remove(target), "the copy is not merged"
         if config is NOTHING_MERGED:
-            assert_same(drawn, expected.drawn, row.tolerance, "an identity plan changes the picture")
+            assert_same(generated, expected.generated, row.tolerance, "an identity plan changes the image")
     assert_as_it_was(row, subject, expected)
-    return drawn
+    return generated
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def merged(row: Row, subject: Any, config: Any, scope: Any) -> Iterator[None]:
 
 
 def assert_as_it_was(row: Row, subject: Any, expected: Unmerged) -> None:
-    assert torch.equal(row.draw(subject), expected.drawn), "the picture is another after remove()"
+    assert torch.equal(row.generate(subject), expected.generated), "the image is another after remove()"
     assert hooks_of(row, subject) == expected.hooks, "hooks are left, or lost, after remove()"
 
 

@@ -10,7 +10,7 @@ import torch
 from row import Row
 from tiny_models import made, prompt
 from tiny_models.cross_attention import pixart
-from tiny_pipelines import draw, flux_pipeline
+from tiny_pipelines import flux_pipeline, generate
 from torch import Tensor, nn
 
 ALL_TIMES = (-1, 1001)
@@ -113,13 +113,13 @@ def step_by_step(model: Any) -> Tensor:
     return latents
 
 
-six = partial(draw, steps=6)
-eight = partial(draw, steps=8)
+six = partial(generate, steps=6)
+eight = partial(generate, steps=8)
 ATTENTION = "attention that is cached is not merged; with `parts=('mlp',)` Flux's single blocks merge as well"
 
 
-def row(name: str, switch_on: Callable[[Any], Any], draw: Any = six, **more: Any) -> Row:
-    return Row("caches", name, "Flux", flux_pipeline, switch_on, draw, draw, scopes=("site",), **more)
+def row(name: str, switch_on: Callable[[Any], Any], generate: Any = six, **more: Any) -> Row:
+    return Row("caches", name, "Flux", flux_pipeline, switch_on, generate, generate, scopes=("site",), **more)
 
 
 ONCE_RUN = {

@@ -1,4 +1,4 @@
-"""ControlNet, T2I-Adapter and IP-Adapter: pictures that steer another."""
+"""ControlNet, T2I-Adapter and IP-Adapter: images that steer another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from row import Row
 from tiny_models import made
-from tiny_pipelines import draw, flux_pipeline, picture, quiet, sdxl, stable_diffusion
+from tiny_pipelines import flux_pipeline, generate, quiet, sdxl, smooth_image, stable_diffusion
 from torch import Tensor, nn
 
 
@@ -57,9 +57,9 @@ def add_controlnet(pipe: Any) -> Any:
     return quiet(getattr(diffusers, name)(**{**more, **components}, controlnet=controlnet_for(pipe)))
 
 
-def draw_controlled(pipe: Any) -> Tensor:
+def generate_controlled(pipe: Any) -> Tensor:
     name = "control_image" if hasattr(pipe, "transformer") else "image"
-    return draw(pipe, **{name: picture()})
+    return generate(pipe, **{name: smooth_image()})
 
 
 def add_t2i_adapter(pipe: Any) -> Any:
@@ -72,7 +72,7 @@ def add_t2i_adapter(pipe: Any) -> Any:
 
 
 def ip_adapter_weights(widths: dict[int, int], text: int = 12) -> dict[str, Any]:
-    """An IP-Adapter as it stands in a file: four tokens for a picture, and keys and values of them for each layer."""
+    """An IP-Adapter as it stands in a file: four tokens for an image, and keys and values of them for each layer."""
     random = partial(torch.randn, generator=torch.Generator().manual_seed(5))
     layers = {
         f"{number}.{name}.{kind}": random(*shape)
@@ -98,23 +98,23 @@ def add_ip_adapter(pipe: Any) -> Any:
     return pipe
 
 
-def draw_with_picture(pipe: Any, **more: Any) -> Tensor:
+def generate_with_image(pipe: Any, **more: Any) -> Tensor:
     embedding = torch.randn(1, 1, 6, generator=torch.Generator().manual_seed(9))
     if hasattr(pipe, "transformer"):
         negative = {"negative_ip_adapter_image_embeds": [torch.zeros_like(embedding)]}
-        return draw(pipe, ip_adapter_image_embeds=[embedding], **negative)
+        return generate(pipe, ip_adapter_image_embeds=[embedding], **negative)
     guided = torch.cat([torch.zeros_like(embedding), embedding])  # unconditional first
-    return draw(pipe, ip_adapter_image_embeds=[guided], **more)
+    return generate(pipe, ip_adapter_image_embeds=[guided], **more)
 
 
-def draw_with_masked_picture(pipe: Any) -> Tensor:
+def generate_with_masked_image(pipe: Any) -> Tensor:
     mask = torch.zeros(1, 1, 128, 128)
     mask[..., :64] = 1  # the left half
-    return draw_with_picture(pipe, cross_attention_kwargs={"ip_adapter_masks": [mask]})
+    return generate_with_image(pipe, cross_attention_kwargs={"ip_adapter_masks": [mask]})
 
 
 def t2i(pipe: Any) -> Tensor:
-    return draw(pipe, image=picture())
+    return generate(pipe, image=smooth_image())
 
 
 MODELS: tuple[tuple[str, Callable[[], Any]], ...] = (
@@ -123,15 +123,15 @@ MODELS: tuple[tuple[str, Callable[[], Any]], ...] = (
     ("Flux", flux_pipeline),
 )
 ROWS = [
-    *(Row("ControlNet", "one", on, build, add_controlnet, draw_controlled) for on, build in MODELS),
+    *(Row("ControlNet", "one", on, build, add_controlnet, generate_controlled) for on, build in MODELS),
     Row("T2I-Adapter", "full adapter", "SD 1.5", stable_diffusion, add_t2i_adapter, t2i),
-    *(Row("IP-Adapter", "without masks", on, build, add_ip_adapter, draw_with_picture) for on, build in MODELS),
+    *(Row("IP-Adapter", "without masks", on, build, add_ip_adapter, generate_with_image) for on, build in MODELS),
     Row(
         "IP-Adapter",
         "without masks, sampled keys (`keys=sampled`)",
         *MODELS[2],
         add_ip_adapter,
-        draw_with_picture,
+        generate_with_image,
         options={"keys": "sampled"},
         scopes=("site",),
     ),
@@ -140,9 +140,9 @@ ROWS = [
         "without masks, all keys (`keys=all`)",
         *MODELS[2],
         add_ip_adapter,
-        draw_with_picture,
+        generate_with_image,
         options={"keys": "all"},
         scopes=("site",),
     ),
-    Row("IP-Adapter", "with masks", *MODELS[0], add_ip_adapter, draw_with_masked_picture, scopes=("site",)),
+    Row("IP-Adapter", "with masks", *MODELS[0], add_ip_adapter, generate_with_masked_image, scopes=("site",)),
 ]

@@ -1,4 +1,4 @@
-"""A picture that is given up in the middle, and the next one after it."""
+"""An image that is given up in the middle, and the next one after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from row import Row
 from tiny_models import made, tiny
-from tiny_pipelines import draw, flux_pipeline, stable_diffusion
+from tiny_pipelines import flux_pipeline, generate, stable_diffusion
 from torch import Tensor, nn
 from with_offload import denoiser
 
@@ -25,7 +25,7 @@ def stop_politely(pipe: Any) -> None:
         pipe._interrupt = step == 0
         return {}
 
-    draw(pipe, prompt="another one", seed=5, steps=3, callback_on_step_end=stop)
+    generate(pipe, prompt="another one", seed=5, steps=3, callback_on_step_end=stop)
 
 
 def fail_in_callback(pipe: Any) -> None:
@@ -33,7 +33,7 @@ def fail_in_callback(pipe: Any) -> None:
         raise GivenUp
 
     try:
-        draw(pipe, prompt="another one", seed=5, steps=3, callback_on_step_end=fail)
+        generate(pipe, prompt="another one", seed=5, steps=3, callback_on_step_end=fail)
     except GivenUp:
         return
     raise AssertionError("the callback was not called")
@@ -61,15 +61,15 @@ def interrupt(model: nn.Module, run: Callable[[], Any], calls: int = 2) -> None:
 
 
 def press_keys(pipe: Any) -> None:
-    interrupt(denoiser(pipe), partial(draw, pipe, prompt="another one", seed=5, steps=3))
+    interrupt(denoiser(pipe), partial(generate, pipe, prompt="another one", seed=5, steps=3))
 
 
 def again(give_up: Callable[[Any], None], pipe: Any) -> Tensor:
-    """The next picture owes nothing to the one that was given up."""
-    before = draw(pipe, steps=3)
+    """The next image owes nothing to the one that was given up."""
+    before = generate(pipe, steps=3)
     give_up(pipe)
-    after = draw(pipe, steps=3)
-    assert torch.equal(before, after), "the next picture is another"
+    after = generate(pipe, steps=3)
+    assert torch.equal(before, after), "the next image is another"
     return after
 
 
@@ -85,14 +85,14 @@ def bare_again(model: nn.Module) -> Tensor:
 
     before = run(1)
     interrupt(model, partial(run, 2))
-    assert torch.equal(run(1), before), "the next picture is another"
+    assert torch.equal(run(1), before), "the next image is another"
     return before
 
 
 MODELS = (("SD 1.5", stable_diffusion), ("Flux", flux_pipeline))
 ROWS = [
     *(
-        Row("interrupted", name, *on, draw=partial(again, give_up))
+        Row("interrupted", name, *on, generate=partial(again, give_up))
         for name, give_up in (
             ("`pipe._interrupt`", stop_politely),
             ("an exception in a callback", fail_in_callback),
@@ -105,7 +105,7 @@ ROWS = [
         "KeyboardInterrupt inside attention",
         "SD 3",
         partial(made, SD3.build),
-        draw=bare_again,
+        generate=bare_again,
         warm_up=bare_again,
         changes=False,
     ),

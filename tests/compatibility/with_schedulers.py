@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from row import Row
-from tiny_pipelines import draw, flux_pipeline, stable_diffusion
+from tiny_pipelines import flux_pipeline, generate, stable_diffusion
 from torch import Tensor
 
 # Name in the table -> class, options.
@@ -31,18 +31,18 @@ def schedule(pipe: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def one_and_four(pipe: Any) -> Tensor:
-    """One step, then four: the second picture begins at the timestep at which the first has ended."""
-    return torch.cat([draw(pipe, seed=1, steps=1), draw(pipe, steps=4)])
+    """One step, then four: the second image begins at the timestep at which the first has ended."""
+    return torch.cat([generate(pipe, seed=1, steps=1), generate(pipe, steps=4)])
 
 
 def four(pipe: Any) -> Tensor:
-    return draw(pipe, steps=4)
+    return generate(pipe, steps=4)
 
 
-fifty = partial(draw, steps=50, height=64, width=64)
+fifty = partial(generate, steps=50, height=64, width=64)
 
 ROWS = [
-    Row("schedulers", "DDIM, 1 step and 4 steps", "SD 1.5", stable_diffusion, draw=one_and_four),
+    Row("schedulers", "DDIM, 1 step and 4 steps", "SD 1.5", stable_diffusion, generate=one_and_four),
     *(
         Row(
             "schedulers",
@@ -56,7 +56,7 @@ ROWS = [
         )
         for name, (kind, options) in SCHEDULERS.items()
     ),
-    Row("schedulers", "flow-match Euler, 1 step and 4 steps", "Flux", flux_pipeline, draw=one_and_four),
-    Row("schedulers", "DDIM, 50 steps", "SD 1.5", stable_diffusion, draw=fifty, long=True),
-    Row("schedulers", "flow-match Euler, 50 steps", "Flux", flux_pipeline, draw=fifty, long=True),
+    Row("schedulers", "flow-match Euler, 1 step and 4 steps", "Flux", flux_pipeline, generate=one_and_four),
+    Row("schedulers", "DDIM, 50 steps", "SD 1.5", stable_diffusion, generate=fifty, long=True),
+    Row("schedulers", "flow-match Euler, 50 steps", "Flux", flux_pipeline, generate=fifty, long=True),
 ]

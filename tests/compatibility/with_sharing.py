@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from row import Row, as_it_is
-from tiny_pipelines import draw, flux_pipeline, quiet, stable_diffusion
+from tiny_pipelines import flux_pipeline, generate, quiet, stable_diffusion
 from torch import Tensor
 
 
@@ -40,24 +40,24 @@ def both(pair: Pair) -> list[Any]:
     return [pair.one, pair.other]
 
 
-def draw_one(pair: Pair) -> Tensor:
-    return draw(pair.one)
+def generate_one(pair: Pair) -> Tensor:
+    return generate(pair.one)
 
 
 def after_one_another(pair: Pair) -> Tensor:
-    return torch.cat([draw(pair.one), draw(pair.other, prompt="blue dog", steps=3), draw(pair.one, seed=1)])
+    return torch.cat([generate(pair.one), generate(pair.other, prompt="blue dog", steps=3), generate(pair.one, seed=1)])
 
 
 def in_turns(pair: Pair) -> Tensor:
-    """At the end of each step of the one, a picture of the other."""
+    """At the end of each step of the one, an image of the other."""
     others = []
 
-    def draw_other(*_: Any) -> dict[str, Any]:
-        others.append(draw(pair.other, prompt="blue dog", seed=3, steps=3))
+    def generate_other(*_: Any) -> dict[str, Any]:
+        others.append(generate(pair.other, prompt="blue dog", seed=3, steps=3))
         return {}
 
-    drawn = draw(pair.one, steps=3, callback_on_step_end=draw_other)
-    return torch.cat([drawn, *others])
+    generated = generate(pair.one, steps=3, callback_on_step_end=generate_other)
+    return torch.cat([generated, *others])
 
 
 def in_threads(pair: Pair) -> Tensor:
@@ -69,19 +69,19 @@ def in_threads(pair: Pair) -> Tensor:
         return {}
 
     with ThreadPoolExecutor(2) as threads:
-        drawn = [
-            threads.submit(draw, pipe, prompt, seed, 3, callback_on_step_end=wait)
+        generated = [
+            threads.submit(generate, pipe, prompt, seed, 3, callback_on_step_end=wait)
             for pipe, prompt, seed in ((pair.one, "red cat", 1), (pair.other, "blue dog", 2))
         ]
-        pictures = [picture.result() for picture in drawn]
-    # What a thread draws is what it would draw alone.
-    assert torch.equal(pictures[0], draw(pair.one, "red cat", 1, 3))
-    assert torch.equal(pictures[1], draw(pair.other, "blue dog", 2, 3))
-    return torch.cat(pictures)
+        images = [image.result() for image in generated]
+    # What a thread generates is what it would generate alone.
+    assert torch.equal(images[0], generate(pair.one, "red cat", 1, 3))
+    assert torch.equal(images[1], generate(pair.other, "blue dog", 2, 3))
+    return torch.cat(images)
 
 
-def row(name: str, on: str, build: Callable[[], Pair], draw: Callable[[Pair], Tensor], merged: Any) -> Row:
-    return Row("at once", name, on, build, as_it_is, draw, draw_one, merged)
+def row(name: str, on: str, build: Callable[[], Pair], generate: Callable[[Pair], Tensor], merged: Any) -> Row:
+    return Row("at once", name, on, build, as_it_is, generate, generate_one, merged)
 
 
 ROWS = [

@@ -19,7 +19,7 @@ from tokenmerge.errors import ConfigError, NothingMergedError
 from tokenmerge.methods.named import METHODS
 from tokenmerge.models import family_of, position_ids
 
-# Merging error, new plans and full steps in turn; destinations drawn at random; keys alone; queries alone.
+# Merging error, new plans and full steps in turn; destinations sampled at random; keys alone; queries alone.
 SCHEDULES: dict[str, dict[str, Any]] = {
     "select and weigh": {"select_every": (3, 1), "scope": "site"},
     "calibrate": {"correction": tm.FullSteps(every=3), "select_every": (2, 1)},

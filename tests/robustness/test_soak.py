@@ -97,7 +97,7 @@ def generate(pipe: StableDiffusionPipeline, number: int) -> None:
     config = METHODS[number % len(METHODS)]
     pipe.scheduler = SCHEDULERS[number % len(SCHEDULERS)](**SCHEDULE)
     width, height = SIZES[number % len(SIZES)]
-    prompts = [f"picture {number} {copy}" for copy in range(BATCHES[number % len(BATCHES)])]
+    prompts = [f"image {number} {copy}" for copy in range(BATCHES[number % len(BATCHES)])]
     with tm.merged(pipe, config) if config is not None else nullcontext():
         images = pipe(prompts, width=width, height=height, num_inference_steps=3, output_type="pt").images
     assert images.shape == (len(prompts), 3, height, width)
@@ -148,18 +148,18 @@ def test_a_plan_goes_when_the_size_changes_when_it_is_reset_and_when_it_is_remov
         gc.collect()
         return sum(reference() is not None for reference in made_operators)
 
-    def draw(side: int) -> None:
+    def generate_at(side: int) -> None:
         pipe("a cat", width=side, height=side, num_inference_steps=2, output_type="pt")
 
     handle = tm.apply(pipe, tm.ToMA(ratio=0.75, tile=(2, 2), **SMALL))
-    draw(64)
+    generate_at(64)
     one = alive()
     assert one > 0
-    draw(128)
-    assert alive() == one  # those of the larger picture; none of the smaller one's is left
+    generate_at(128)
+    assert alive() == one  # those of the larger image; none of the smaller one's is left
     handle.reset()
     assert alive() == 0
-    draw(64)
+    generate_at(64)
     assert alive() == one
     handle.remove()
     assert alive() == 0

@@ -62,7 +62,7 @@ class PageUser:
         self.page.get_by_role("button", name=title).click()
 
     def choose(self, size: str = "128", steps: int = 2, seed: int | None = None) -> None:
-        """Ask for another picture."""
+        """Ask for another image."""
         if not self.page.locator("#size").is_visible():
             self.unfold("Image and model")
         self.type_into("#size input", size)
@@ -114,7 +114,7 @@ class PageUser:
         self.page.wait_for_function(f"() => {condition}")
 
     def until(self, act: Callable[[], None], condition: str) -> None:
-        """Act, and once more if nothing comes of it: a click on what is just being drawn anew is lost."""
+        """Act, and once more if nothing comes of it: a click on what is just being rendered is lost."""
         from playwright.sync_api import TimeoutError as NothingCame
 
         for _ in range(3):

@@ -20,7 +20,7 @@ def number(text: str) -> float:
 
 
 def divider_place(user: PageUser) -> float:
-    """How far from the left, in per cent, the merged picture begins."""
+    """How far from the left, in per cent, the merged image begins."""
     style = user.page.locator("#slider img").nth(1).get_attribute("style")
     return number(re.search(r"inset\(0px 0px 0px ([\d.]+)%", style)[1])  # type: ignore[index]
 
@@ -56,7 +56,7 @@ def test_comparing_sliding_history_and_the_same_without_the_page(user: PageUser,
     assert (unmerged - half) / (merged + half) - half <= speedup <= (unmerged + half) / (merged - half) + half
     assert "random weights" in user.message()
 
-    # Sliding, by the handle in the picture and by the keyboard.
+    # Sliding, by the handle in the image and by the keyboard.
     before = divider_place(user)
     box = user.page.locator("#slider [data-testid=slider]").bounding_box()
     user.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -70,7 +70,7 @@ def test_comparing_sliding_history_and_the_same_without_the_page(user: PageUser,
     divider.press("End")
     user.wait_until("parseFloat(document.querySelectorAll('#slider img')[1].style.clipPath.split(' ').pop()) > 90")
 
-    # Moving only the ratio keeps the unmerged picture.
+    # Moving only the ratio keeps the unmerged image.
     user.type_into("#ratio input[type=number]", "0.25")
     user.compare()
     assert user.page.locator("#figures dl > div").first.inner_text().endswith("kept from before")
@@ -124,17 +124,17 @@ def test_looking_inside(user: PageUser) -> None:
     stages = user.page.locator("#stages").inner_text()
     for stage in ("selection", "weights", "merge", "unmerge", "attention", "MLP", "the rest"):
         assert stage in stages
-    for drawing in ("merges", "weights", "clusters"):
-        user.wait_until(f"document.querySelector('#{drawing} img')?.naturalWidth > 700")
+    for view in ("merges", "weights", "clusters"):
+        user.wait_until(f"document.querySelector('#{view} img')?.naturalWidth > 700")
     assert user.page.locator("#overlap svg").count() == 1
     assert "tokens are merged" in user.page.locator("#about-token").inner_text()
 
     # Another token: clicked, then by its row.
-    drawing = user.page.locator("#merges img")
-    box = drawing.bounding_box()
+    view = user.page.locator("#merges img")
+    box = view.bounding_box()
     corner = {"x": box["width"] * 0.99, "y": box["height"] * 0.01}
     user.until(
-        lambda: drawing.click(position=corner),
+        lambda: view.click(position=corner),
         "document.querySelector('#about-token').innerText.includes('row 0, column 15 ')",
     )
     user.type_into("#row input", "5")
@@ -142,11 +142,11 @@ def test_looking_inside(user: PageUser) -> None:
     user.type_into("#row input", "99")
     user.wait_until("document.querySelector('#about-token').innerText.includes('Rows run from 0 to 15')")
 
-    # Another block: another drawing.
-    drawn = user.page.locator("#merges img").get_attribute("src")
+    # Another block: another view.
+    shown = user.page.locator("#merges img").get_attribute("src")
     user.page.locator("#block input").click()
     user.page.get_by_role("option").last.click()
-    user.wait_until(f"document.querySelector('#merges img').src !== {json.dumps(drawn)}")
+    user.wait_until(f"document.querySelector('#merges img').src !== {json.dumps(shown)}")
 
 
 def test_sweeping(user: PageUser) -> None:
@@ -172,7 +172,7 @@ def test_cancelling(user: PageUser) -> None:
     user.wait_for_message("Cancelled")
     assert user.runs() == 0
     assert user.page.locator("#cancel").is_disabled()
-    user.choose()  # and the next one is drawn
+    user.choose()  # and the next one is generated
     user.compare()
 
 

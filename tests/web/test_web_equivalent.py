@@ -23,7 +23,7 @@ ASKED = small(prompt='it\'s a "red" $HOME apple', guidance="3.5", region="stripe
 
 
 @pytest.fixture(scope="module")
-def drawn(studio: Any) -> Any:
+def generated(studio: Any) -> Any:
     return studio.compare(read(ASKED), Watch())
 
 
@@ -32,19 +32,19 @@ def same_pixels(image: Image.Image, file: Path) -> bool:
         return np.array_equal(np.asarray(image), np.asarray(saved))
 
 
-def test_the_python_generates_both_images(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_generates_both_images(generated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(as_python(drawn.request, drawn.guidance), "page", "exec"), {})
-    assert same_pixels(drawn.unmerged.image, tmp_path / "unmerged.png")
-    assert same_pixels(drawn.merged.image, tmp_path / "merged.png")
-    assert not same_pixels(drawn.merged.image, tmp_path / "unmerged.png")
+    exec(compile(as_python(generated.request, generated.guidance), "page", "exec"), {})
+    assert same_pixels(generated.unmerged.image, tmp_path / "unmerged.png")
+    assert same_pixels(generated.merged.image, tmp_path / "merged.png")
+    assert not same_pixels(generated.merged.image, tmp_path / "unmerged.png")
 
 
-def test_the_command_generates_both_images(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_generates_both_images(generated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(as_command(read(ASKED)))[1:]) == 0
-    assert same_pixels(drawn.unmerged.image, tmp_path / "compare" / "unmerged.png")
-    assert same_pixels(drawn.merged.image, tmp_path / "compare" / "merged.png")
+    assert same_pixels(generated.unmerged.image, tmp_path / "compare" / "unmerged.png")
+    assert same_pixels(generated.merged.image, tmp_path / "compare" / "merged.png")
 
 
 @pytest.mark.parametrize("method", METHODS)

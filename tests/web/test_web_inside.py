@@ -73,26 +73,26 @@ def test_merged_tokens_are_generated_in_their_mean_colour(view: MergeView) -> No
     top_dark = np.zeros((64, 64, 3), dtype=np.uint8)
     top_dark[:16] = 100  # a quarter of the image: half of the first group
     top_dark[32:] = (0, 0, 200)
-    drawn = np.asarray(inside.draw_merges(Image.fromarray(top_dark), view))
-    cell = drawn.shape[0] // 4
-    assert drawn[cell // 2, cell // 2].tolist() == [50, 50, 50]
-    assert drawn[3 * cell + cell // 2, cell // 2].tolist() == [0, 0, 200]
-    assert drawn[cell + cell // 2, cell + cell // 2].tolist() == [255, 255, 255]  # the dot at token 5
-    assert drawn[2 * cell, cell // 2, 2] < 120  # the line between the groups, darker than what it lies on
-    assert drawn[cell, cell // 2].tolist() == [50, 50, 50]  # none within a group
+    rendered = np.asarray(inside.plot_merges(Image.fromarray(top_dark), view))
+    cell = rendered.shape[0] // 4
+    assert rendered[cell // 2, cell // 2].tolist() == [50, 50, 50]
+    assert rendered[3 * cell + cell // 2, cell // 2].tolist() == [0, 0, 200]
+    assert rendered[cell + cell // 2, cell + cell // 2].tolist() == [255, 255, 255]  # the dot at token 5
+    assert rendered[2 * cell, cell // 2, 2] < 120  # the line between the groups, darker than what it lies on
+    assert rendered[cell, cell // 2].tolist() == [50, 50, 50]  # none within a group
 
 
 def test_a_token_that_is_alone_shows_the_image_as_it_is() -> None:
     identity = torch.eye(16)[None]
     view = MergeView(GRID, LinearOperator(identity, identity, destinations=torch.arange(16)[None]), 1, None)
     wanted = Image.new("RGB", (64, 64), (10, 200, 30))
-    drawn = np.asarray(inside.draw_merges(wanted, view))
-    assert (drawn == (10, 200, 30)).all()  # neither dots nor lines
+    rendered = np.asarray(inside.plot_merges(wanted, view))
+    assert (rendered == (10, 200, 30)).all()  # neither dots nor lines
 
 
 def test_the_weight_map_is_warmest_where_most_is_gathered(view: MergeView) -> None:
-    drawn, about = inside.draw_weights(Image.new("RGB", (64, 64), "white"), view, token=3)
-    pixels = np.asarray(drawn).astype(int)
+    rendered, about = inside.plot_weights(Image.new("RGB", (64, 64), "white"), view, token=3)
+    pixels = np.asarray(rendered).astype(int)
     cell = pixels.shape[0] // 4
     own, other = pixels[cell // 2, cell // 2], pixels[3 * cell + cell // 2, cell // 2]
     assert own[0] - own[2] > other[0] - other[2]  # redder
@@ -176,6 +176,6 @@ def test_a_recording_can_be_cancelled(studio: Any) -> None:
 
 def test_the_overlap_of_the_chosen_block_stands_out() -> None:
     values = {"down_blocks.0.attentions.0": [1.0, 0.5], "mid_block.attentions.0": [1.0, 0.6]}
-    svg = inside.draw_overlap(values, "mid_block.attentions.0")
+    svg = inside.plot_overlap(values, "mid_block.attentions.0")
     assert "mid 0" in svg
     assert "down" not in svg

@@ -92,10 +92,10 @@ def test_two_at_once_are_generated_one_after_the_other(studio: Studio) -> None:
     told: list[str] = []
     requests = [read(small(seed=51, prompt="one")), read(small(seed=52, prompt="two"))]
 
-    def draw(name: str, request: Any) -> None:
+    def generate(name: str, request: Any) -> None:
         studio.compare(request, Watch(lambda fraction, what: told.append(name)))
 
-    threads = [threading.Thread(target=draw, args=pair) for pair in zip("ab", requests, strict=True)]
+    threads = [threading.Thread(target=generate, args=pair) for pair in zip("ab", requests, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,7 +11,7 @@ from small_requests import small
 from tokenmerge.runtime.fidelity import fidelity
 from tokenmerge.web.bounds import read, read_sweep
 from tokenmerge.web.runs import Cancelled, Watch
-from tokenmerge.web.sweep import draw_grid, draw_quality_against_time, sweep
+from tokenmerge.web.sweep import plot_grid, plot_quality_against_time, sweep
 
 REQUESTED = read(small(seed=71)).image
 PAIRS = read_sweep(["toma", "tomesd"], [0.5, 0.9])
@@ -34,7 +34,7 @@ def test_its_figures_are_those_of_its_images(stages: list[Any]) -> None:
         assert cell.fidelity == fidelity(swept.unmerged[0].image, cell.shot.image)
         row = swept.unmerged[["toma", "tomesd"].index(cell.method)]
         assert cell.unmerged_seconds == row.seconds
-        assert f"{row.seconds / cell.shot.seconds:.2f}x" in draw_grid(swept)
+        assert f"{row.seconds / cell.shot.seconds:.2f}x" in plot_grid(swept)
 
 
 def test_the_unmerged_image_is_timed_before_each_method_whatever_is_kept(studio: Any) -> None:
@@ -43,8 +43,8 @@ def test_the_unmerged_image_is_timed_before_each_method_whatever_is_kept(studio:
     told: list[str] = []
     watch = Watch(lambda fraction, what: told.append(what.split(":")[0]))
     *_, swept = sweep(studio, "tiny-random", read(small(seed=72)).image, PAIRS, watch)
-    drawn = [what for what, _ in itertools.groupby(what for what in told if what != "warming up")]
-    assert drawn == ["unmerged", "toma, ratio 0.5", "toma, ratio 0.9", "unmerged", "tomesd, ratio 0.5"]
+    generated = [what for what, _ in itertools.groupby(what for what in told if what != "warming up")]
+    assert generated == ["unmerged", "toma, ratio 0.5", "toma, ratio 0.9", "unmerged", "tomesd, ratio 0.5"]
     assert len(swept.unmerged) == 2
 
 
@@ -52,13 +52,13 @@ def test_a_pair_that_cannot_be_is_explained_and_the_others_are_generated(stages:
     refused = stages[-1].cells[3]
     assert refused.shot is None
     assert refused.reason.startswith("Ratio is 0.9: with 1 kept in every cell")
-    assert "Ratio is 0.9" in draw_grid(stages[-1])
+    assert "Ratio is 0.9" in plot_grid(stages[-1])
 
 
 def test_grid_and_plot_show_every_image(stages: list[Any]) -> None:
-    grid = draw_grid(stages[-1])
+    grid = plot_grid(stages[-1])
     assert grid.count("<img ") == 4  # the unmerged one and three merged
-    plot = draw_quality_against_time(stages[-1])
+    plot = plot_quality_against_time(stages[-1])
     assert plot.count(">toma<") == 1
     assert plot.count(">0.9<") == 1  # the one of toma
 
@@ -79,4 +79,4 @@ def test_presets_and_rivals_are_generated_or_explained(studio: Any) -> None:
     assert fewer.shot is not None
     assert fewer.fidelity != balanced.fidelity
     assert "denoises with a UNet" in cache.reason
-    assert "preset balanced" in draw_quality_against_time(swept)
+    assert "preset balanced" in plot_quality_against_time(swept)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenmerge.errors import TokenMergeError, UsageError
-from tokenmerge.eval.figures.drawing import to_svg
 from tokenmerge.eval.figures.fronts import front_figure
+from tokenmerge.eval.figures.plotting import to_svg
 from tokenmerge.eval.front_cells import AXES, cells_of
 from tokenmerge.eval.front_table import front_text, to_plain
 from tokenmerge.runtime.files import write_atomically

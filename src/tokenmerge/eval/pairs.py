@@ -37,5 +37,5 @@ def seeds_of(seeds: SeedChoice, prompt_index: int) -> tuple[int, ...]:
     return tuple(int.from_bytes(digest[:4]) for digest in digests)
 
 
-def draw_start() -> int:
+def sample_start() -> int:
     return secrets.randbelow(2**32)

@@ -120,13 +120,13 @@ def evaluate(
         results = results_of(experiment, pairs, variants, folder.records, measured)
         write_atomically(out / "metrics.json", results.to_json())
         write_atomically(out / "tables.md", tables_of(results))
-        figures = draw_figures(experiment, folder, pairs, variants, results, say, allow_pickle)
+        figures = plot_figures(experiment, folder, pairs, variants, results, say, allow_pickle)
         gallery = gallery_of(out, pairs, variants, folder.records, measured, experiment.figures.gallery)
         write_atomically(out / "report.html", report_page(results, figures, gallery))
     return results
 
 
-def draw_figures(
+def plot_figures(
     experiment: Experiment,
     folder: RunFolder,
     pairs: Sequence[Pair],

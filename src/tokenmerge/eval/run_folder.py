@@ -17,7 +17,7 @@ from tokenmerge.eval.errors import ExperimentError, RunFolderError
 from tokenmerge.eval.experiment import Experiment, read_experiment
 from tokenmerge.eval.image_maker import MadeImage
 from tokenmerge.eval.json_lines import read_lines, to_line
-from tokenmerge.eval.pairs import Pair, draw_start
+from tokenmerge.eval.pairs import Pair, sample_start
 from tokenmerge.eval.records import Record, append_record, image_file, load_records
 from tokenmerge.eval.variants import Variant
 from tokenmerge.runtime.files import TEMPORARY, is_inside, plain_disk_errors, write_atomically
@@ -91,7 +91,7 @@ class RunFolder:
                     f"or the experiment that made it ({self.experiment_file})."
                 )
         else:
-            experiment = _with_decided(experiment, draw_start(), threads, default_model())
+            experiment = _with_decided(experiment, sample_start(), threads, default_model())
         write_atomically(self.experiment_file, experiment.to_toml())
         return experiment
 

@@ -58,7 +58,7 @@ def _quantiles(values: NDArray[np.float64]) -> tuple[float, float]:
 def grouped_jackknife(whole: float, without_each: ArrayLike, n: int) -> Estimate:
     """An interval from leaving out one group of images at a time.
 
-    For FID: drawing images with repeats, as the bootstrap does, makes a set look less varied than it is, which moves
+    For FID: sampling images with repeats, as the bootstrap does, makes a set look less varied than it is, which moves
     FID itself by far more than its spread.
     """
     left_out = np.asarray(without_each, dtype=np.float64)

@@ -135,8 +135,8 @@ class Handlers:
             watch = _watch(request, progress)
             for swept in sweep.sweep(self.studio, wanted.model, wanted.image, wanted.pairs, watch):
                 said = progress_message(len(swept.cells), len(wanted.pairs))
-                plot = sweep.draw_quality_against_time(swept) if swept.cells else gr.skip()
-                yield said, gr.skip(), plot, sweep.draw_grid(swept)
+                plot = sweep.plot_quality_against_time(swept) if swept.cells else gr.skip()
+                yield said, gr.skip(), plot, sweep.plot_grid(swept)
             yield gr.skip(), CANNOT_CANCEL, gr.skip(), gr.skip()
         except Exception as error:
             yield _said(error), CANNOT_CANCEL, gr.skip(), gr.skip()
@@ -161,16 +161,16 @@ def views(recording: Recording | None, block: str, step: int, token: int | None)
     view = recording.views[block, step]
     if token is None or token >= view.tokens:
         token = inside.telling_token(view)
-    weights, about = inside.draw_weights(recording.image, view, token)
+    weights, about = inside.plot_weights(recording.image, view, token)
     key = block, step
     painted = (
-        inside.draw_clusters(recording.image, recording.clusters[key], recording.grids[block])
+        inside.plot_clusters(recording.image, recording.clusters[key], recording.grids[block])
         if key in recording.clusters
         else None
     )
-    overlap = inside.draw_overlap(recording.overlaps, block) if recording.overlaps else _note(recording.no_overlaps)
+    overlap = inside.plot_overlap(recording.overlaps, block) if recording.overlaps else _note(recording.no_overlaps)
     row, column = divmod(token, view.grid[1])
-    return [inside.draw_merges(recording.image, view), weights, _note(about), painted, overlap, row, column, token]
+    return [inside.plot_merges(recording.image, view), weights, _note(about), painted, overlap, row, column, token]
 
 
 def point(recording: Recording | None, block: str, step: int, event: gr.SelectData) -> list[Any]:
@@ -195,7 +195,7 @@ def _weights(recording: Recording, block: str, step: int, row: int, column: int)
     if not (0 <= row < rows and 0 <= column < columns):
         return [gr.skip(), _note(f"Rows run from 0 to {rows - 1} here, columns from 0 to {columns - 1}."), gr.skip()]
     token = row * columns + column
-    weights, about = inside.draw_weights(recording.image, view, token)
+    weights, about = inside.plot_weights(recording.image, view, token)
     return [weights, _note(about), token]
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from tokenmerge.eval.figures.clusters import in_colours_of, short_name
-from tokenmerge.eval.figures.drawing import COLOURS, new_figure, styled, to_svg
 from tokenmerge.eval.figures.overlap import INTERVAL
+from tokenmerge.eval.figures.plotting import COLOURS, new_figure, styled, to_svg
 from tokenmerge.web.recording import MergeView
 from tokenmerge.web.stages import STAGES
 
@@ -22,7 +22,7 @@ STAGE_COLOURS = dict(
 )
 
 
-def draw_merges(image: Image.Image, view: MergeView) -> Image.Image:
+def plot_merges(image: Image.Image, view: MergeView) -> Image.Image:
     """Each group of merged tokens in its mean colour, with a line around it, and a dot at its destination.
 
     Tokens that are alone, merged with none, show the image as it is.
@@ -36,7 +36,7 @@ def draw_merges(image: Image.Image, view: MergeView) -> Image.Image:
     mask = Image.fromarray((shared * 255).astype(np.uint8)).resize(canvas.size, Image.Resampling.NEAREST)
     canvas.paste(groups, (0, 0), mask)
     draw = ImageDraw.Draw(canvas, "RGBA")
-    _draw_borders(draw, owners.reshape(view.grid), shared, cell)
+    _add_borders(draw, owners.reshape(view.grid), shared, cell)
     radius = max(1.5, cell / 5)
     for kept, token in enumerate(view.destinations()):
         if sizes[kept] > 1:
@@ -44,7 +44,7 @@ def draw_merges(image: Image.Image, view: MergeView) -> Image.Image:
     return canvas
 
 
-def draw_weights(image: Image.Image, view: MergeView, token: int) -> tuple[Image.Image, str]:
+def plot_weights(image: Image.Image, view: MergeView, token: int) -> tuple[Image.Image, str]:
     """The merge-weight map of a token, and a sentence about it.
 
     The map shows what the destination that the token reads most from is made of: the warmer, the more a token counts.
@@ -82,14 +82,14 @@ def token_under(grid: tuple[int, int], x: float, y: float) -> tuple[int, int]:
     return min(int(y // cell), grid[0] - 1), min(int(x // cell), grid[1] - 1)
 
 
-def draw_clusters(image: Image.Image, clusters: NDArray[np.int64], grid: tuple[int, int]) -> Image.Image:
+def plot_clusters(image: Image.Image, clusters: NDArray[np.int64], grid: tuple[int, int]) -> Image.Image:
     """k-means clusters of the tokens that enter a block, each in its mean colour in the image."""
     painted = Image.fromarray(in_colours_of(image, clusters, grid))
     cell = _cell(grid)
     return painted.resize((grid[1] * cell, grid[0] * cell), Image.Resampling.NEAREST)
 
 
-def draw_overlap(values: Mapping[str, Sequence[float]], block: str) -> str:
+def plot_overlap(values: Mapping[str, Sequence[float]], block: str) -> str:
     """The overlap of destinations over steps, SVG: the chosen block in colour, all others in grey behind it."""
     with styled():
         figure = new_figure(5.2, 3.2)
@@ -172,7 +172,7 @@ def _enlarged(image: Image.Image, grid: tuple[int, int], cell: int) -> Image.Ima
     return image.convert("RGB").resize((grid[1] * cell, grid[0] * cell), Image.Resampling.LANCZOS)
 
 
-def _draw_borders(draw: ImageDraw.ImageDraw, owners: NDArray[np.int64], shared: NDArray[np.bool_], cell: int) -> None:
+def _add_borders(draw: ImageDraw.ImageDraw, owners: NDArray[np.int64], shared: NDArray[np.bool_], cell: int) -> None:
     """A line around every group: between neighbours of different groups, unless each of them is alone."""
     colour = (0, 0, 0, 120)
     across = (owners[:, 1:] != owners[:, :-1]) & (shared[:, 1:] | shared[:, :-1])

@@ -177,17 +177,17 @@ def _inside_tab(handle: Handlers, asked: controls.Controls) -> None:
         step = gr.Dropdown([], label="Step", info=words.STEP, interactive=True, elem_id="step")
     with gr.Row():
         with gr.Column(min_width=300):
-            merges = _drawing("Merged tokens and their destinations", "merges", words.MERGES)
+            merges = _panel("Merged tokens and their destinations", "merges", words.MERGES)
             gr.HTML(f'<p class="tm-note">{words.TOKEN}</p>')
             with gr.Row():
                 row = gr.Number(0, label="Row", precision=0, minimum=0, min_width=90, elem_id="row")
                 column = gr.Number(0, label="Column", precision=0, minimum=0, min_width=90, elem_id="column")
         with gr.Column(min_width=300):
-            weights = _drawing("Merge weights of one token", "weights", words.WEIGHT_MAP)
+            weights = _panel("Merge weights of one token", "weights", words.WEIGHT_MAP)
             about = gr.HTML(elem_id="about-token")
     with gr.Row():
         with gr.Column(min_width=300):
-            clusters = _drawing("Hidden states", "clusters", words.CLUSTERS)
+            clusters = _panel("Hidden states", "clusters", words.CLUSTERS)
         with gr.Column(min_width=300):
             gr.Markdown("### Overlap of destinations over steps")
             gr.HTML(f'<p class="tm-note">{words.OVERLAP}</p>')
@@ -215,7 +215,7 @@ def _inside_tab(handle: Handlers, asked: controls.Controls) -> None:
         )
 
 
-def _drawing(label: str, elem_id: str, note: str) -> Any:
+def _panel(label: str, elem_id: str, note: str) -> Any:
     gr.Markdown(f"### {label}")
     gr.HTML(f'<p class="tm-note">{note}</p>')
     return gr.Image(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from tokenmerge.errors import TokenMergeError
-from tokenmerge.eval.figures.drawing import look_of, new_figure, styled, to_svg
 from tokenmerge.eval.figures.grids import data_url
+from tokenmerge.eval.figures.plotting import look_of, new_figure, styled, to_svg
 from tokenmerge.runtime.fidelity import Fidelity, fidelity
 from tokenmerge.runtime.generation import ImageRequest
 from tokenmerge.web.bounds import swept_acceleration
@@ -85,7 +85,7 @@ def title(method: str, ratio: float | None) -> str:
     return method if ratio is None else f"{method}, ratio {ratio:g}"
 
 
-def draw_quality_against_time(swept: Swept) -> str:
+def plot_quality_against_time(swept: Swept) -> str:
     """SVG: a line per method, from its lowest ratio to its highest; the dashed line is the unmerged time.
 
     Times are shares of the unmerged time of the same method, so that a method generated in a slow minute loses nothing.
@@ -112,7 +112,7 @@ def draw_quality_against_time(swept: Swept) -> str:
         return to_svg(figure)
 
 
-def draw_grid(swept: Swept) -> str:
+def plot_grid(swept: Swept) -> str:
     """HTML: the unmerged image, then a row of images per method. Rows wrap where the page is narrow."""
     times = ", ".join(f"{shot.seconds:.2f} s" for shot in swept.unmerged)
     first = _figure(swept.unmerged[0].image, "nothing merged", times)

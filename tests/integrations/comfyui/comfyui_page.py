@@ -1,4 +1,4 @@
-"""ComfyUI's page in a real browser: load a workflow, run it, take its picture."""
+"""ComfyUI's page in a real browser: load a workflow, run it, take its image."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def sd15_unet() -> nn.Module:
 
 
 def sdxl_unet(time_ids: int = 6) -> nn.Module:
-    """`time_ids`: how many numbers describe the picture; the refiner has 5."""
+    """`time_ids`: how many numbers describe the image; the refiner has 5."""
     from diffusers import UNet2DConditionModel
 
     return UNet2DConditionModel(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tokenmerge.api import denoisers_of
 from tokenmerge.engine.clock import Clock
-from tokenmerge.eval.figures.drawing import new_figure, styled, to_svg
+from tokenmerge.eval.figures.plotting import new_figure, styled, to_svg
 from tokenmerge.models import family_of
 from tokenmerge.models.arguments import named_arguments
 from tokenmerge.models.base import Family
@@ -133,7 +133,7 @@ def in_colours_of(image: Image.Image, groups: NDArray[np.int64], grid: tuple[int
     return painted.reshape(height, width, 3).round().astype(np.uint8)
 
 
-def draw_clusters(states: Sequence[HiddenState], image: Image.Image) -> str | None:
+def plot_clusters(states: Sequence[HiddenState], image: Image.Image) -> str | None:
     """Blocks down, steps across, the finished image at the end."""
     names = list(dict.fromkeys(state.block for state in states))
     if not names:

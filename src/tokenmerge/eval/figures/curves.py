@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tokenmerge.eval.columns import COLUMNS, Column
-from tokenmerge.eval.figures.drawing import look_of, new_figure, styled, to_svg
+from tokenmerge.eval.figures.plotting import look_of, new_figure, styled, to_svg
 from tokenmerge.eval.results import Results, VariantResult
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenmerge.eval.columns import COLUMNS
-from tokenmerge.eval.figures.drawing import look_of, new_figure, styled
+from tokenmerge.eval.figures.plotting import look_of, new_figure, styled
 from tokenmerge.eval.front_cells import METRICS, Axis, curves_of, pixels_of
 from tokenmerge.eval.variants import FEWER_STEPS_NAME
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tokenmerge.accelerations.merging import Merging
 from tokenmerge.eval.experiment import Experiment
-from tokenmerge.eval.figures.clusters import draw_clusters, recorded_hidden_states
-from tokenmerge.eval.figures.overlap import draw_overlaps, overlaps, recorded_destinations
+from tokenmerge.eval.figures.clusters import plot_clusters, recorded_hidden_states
+from tokenmerge.eval.figures.overlap import overlaps, plot_overlaps, recorded_destinations
 from tokenmerge.eval.loading import load_maker
 from tokenmerge.eval.pairs import Pair
 from tokenmerge.eval.variants import variants_of
@@ -27,22 +27,22 @@ def internal_figures(
         captions[CLUSTERS] = f"k-means of hidden states in the image's colours, over blocks and steps: {pair.prompt}"
     if experiment.figures.destinations:
         captions[OVERLAP] = "Destinations that a step shares with the first step of its interval, per block"
-    drawn: dict[str, tuple[str, str | None]] = {}
+    plotted: dict[str, tuple[str, str | None]] = {}
     for name, caption in captions.items():
         file = kept / f"{name}.svg"
-        drawn[name] = (caption, file.read_text(encoding="utf-8") if file.exists() else None)
-    if all(svg is not None for _, svg in drawn.values()):
-        return drawn
+        plotted[name] = (caption, file.read_text(encoding="utf-8") if file.exists() else None)
+    if all(svg is not None for _, svg in plotted.values()):
+        return plotted
     maker = load_maker(experiment, allow_pickle)
-    if CLUSTERS in drawn and drawn[CLUSTERS][1] is None:
+    if CLUSTERS in plotted and plotted[CLUSTERS][1] is None:
         with recorded_hidden_states(maker.pipeline, experiment.image.steps) as states:
             image, _ = maker.generate(pair, experiment.image.steps)
-        drawn[CLUSTERS] = (captions[CLUSTERS], draw_clusters(states, image))
-    if OVERLAP in drawn and drawn[OVERLAP][1] is None:
+        plotted[CLUSTERS] = (captions[CLUSTERS], plot_clusters(states, image))
+    if OVERLAP in plotted and plotted[OVERLAP][1] is None:
         with recorded_destinations(maker.pipeline, _toma_of(experiment)) as selections:
             maker.generate(pair, experiment.image.steps)
-        drawn[OVERLAP] = (captions[OVERLAP], draw_overlaps(overlaps(selections)))
-    return drawn
+        plotted[OVERLAP] = (captions[OVERLAP], plot_overlaps(overlaps(selections)))
+    return plotted
 
 
 def _toma_of(experiment: Experiment) -> ToMA:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tokenmerge.api import denoisers_of, merged
 from tokenmerge.config.base import Share
 from tokenmerge.eval.figures.clusters import short_name
-from tokenmerge.eval.figures.drawing import COLOURS, new_figure, styled, to_svg
+from tokenmerge.eval.figures.plotting import COLOURS, new_figure, styled, to_svg
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.models import family_of
 from tokenmerge.ops.selection import SELECTORS
@@ -84,7 +84,7 @@ def overlaps(selections: Mapping[str, Sequence[Tensor]], interval: int = INTERVA
     }
 
 
-def draw_overlaps(values: Mapping[str, Sequence[float]]) -> str | None:
+def plot_overlaps(values: Mapping[str, Sequence[float]]) -> str | None:
     if not values:
         return None
     with styled():
