@@ -84,7 +84,8 @@ def token_argument(block: Block, part: Part | None = None) -> TokenArgument:
     """Where tokens stand in the arguments of a block, or of the module at which one of its parts begins."""
     path = "" if part is None else part.module
     name = part.argument if part is not None and path else block.argument
-    names = argument_names(block.module.get_submodule(path))
+    names = () if path else block.arguments
+    names = names or argument_names(block.module.get_submodule(path))
     return TokenArgument(names, name, block.is_channels_first(part), block.is_tokens_first(part))
 
 

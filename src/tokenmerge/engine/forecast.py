@@ -35,6 +35,28 @@ class Point:
     timestep: float | None
 
 
+@dataclass(frozen=True)
+class CleanImage:
+    """Translates between the output of a call and the clean image that it stands for."""
+
+    noisy: Tensor  # what the input has in it, in float32
+    output_weight: float
+
+    @classmethod
+    def of(cls, inputs: Tensor, input_weight: float, output_weight: float) -> CleanImage:
+        return cls(input_weight * inputs.detach().float(), output_weight)
+
+    def from_output(self, output: Tensor) -> Tensor:
+        return self._noisy_of(output) - self.output_weight * output.float()
+
+    def to_output(self, clean: Tensor, dtype: torch.dtype) -> Tensor:
+        return ((self._noisy_of(clean) - clean) / self.output_weight).to(dtype)
+
+    def _noisy_of(self, output: Tensor) -> Tensor:
+        """Without the channels behind the image's, in which some models are given a mask and an image to fill in."""
+        return self.noisy[:, : output.shape[1]]
+
+
 def interpolation(points: Sequence[Point], at: Point) -> tuple[float, ...]:
     """The weight of each point's output in the polynomial through all of them (Lagrange).
 

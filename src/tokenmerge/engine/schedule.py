@@ -120,7 +120,8 @@ class Schedule:
         speedup, timeline = self.policy.step_speedup, self.timeline
         if timeline is None:
             return skips_unknown(number, computed, self.in_a_row, progress, speedup)
-        return number not in computed_steps(timeline.count, speedup, timeline.last)
+        # A step that the sampler was not said to have may be the last.
+        return number < timeline.count and number not in computed_steps(timeline.count, speedup, timeline.last)
 
     @property
     def step(self) -> Step:

@@ -19,7 +19,7 @@ from tokenmerge.engine.clock import Clock
 from tokenmerge.engine.compatibility import CACHE, can_run_twice, graph_limits, is_compiled, refuse_cache, suited
 from tokenmerge.engine.describe import describe, policy_of, refuse_misfit, warn_all_was_full, why_nothing
 from tokenmerge.engine.follow import Follower, RisingTime
-from tokenmerge.engine.forecast import Point
+from tokenmerge.engine.forecast import CleanImage, Point
 from tokenmerge.engine.hooks import PlacedHook
 from tokenmerge.engine.program import AttentionRow, Facts, SpanRow
 from tokenmerge.engine.residual import with_residuals
@@ -183,7 +183,8 @@ class Session:
             self.schedule = self.schedule.after(self._follower.progress or 0.0)
         step = self.schedule.step
         if self.skipping is not None:
-            step = self.skipping.begin_call(position.branch, step, Point(step.number, reading.value))
+            clean = None if call.clean is None else CleanImage.of(inputs, *call.clean)
+            step = self.skipping.begin_call(position.branch, step, Point(step.number, reading.value), clean)
         if step.kind is not Kind.SKIPPED:
             self.state.begin_call(position.branch, step.number, step.select, step.weights)
         return step

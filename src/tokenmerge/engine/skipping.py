@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.engine.forecast import Forecast, Point
+from tokenmerge.engine.forecast import CleanImage, Forecast, Point
 from tokenmerge.engine.schedule import Kind, Step, Timeline
 from tokenmerge.ops.compiling import outside_compile
 
@@ -31,9 +31,11 @@ class Skipping:
         self.forward_before: Any = None  # an offloader or a cache may have put one there
         self._forecasts: list[Forecast] = []  # one for each guidance branch
         self._form: Any = None  # an output as the model returns it, for its type alone
+        self._dtype = torch.float32  # of its tensor
         self._answer: Any = None
         self._timeline: Timeline | None = None
-        self._computes: tuple[int, Point] | None = None  # the branch and step of the call that runs
+        # The branch and step of the call that runs, and how its clean image is found if that is what is forecast.
+        self._computes: tuple[int, Point, CleanImage | None] | None = None
 
     def attach(self) -> None:
         self.forward_before = vars(self._model).get("forward")
@@ -78,22 +80,28 @@ class Skipping:
         self._timeline = None if found is None else Timeline(*found)
         return self._timeline
 
-    def begin_call(self, branch: int, step: Step, at: Point) -> Step:
-        """Have a skipped call answered with a forecast. Returns the step as it is carried out."""
-        self._computes = branch, at
+    def begin_call(self, branch: int, step: Step, at: Point, clean: CleanImage | None = None) -> Step:
+        """Have a skipped call answered with a forecast. Returns the step as it is carried out.
+
+        clean: forecast clean images, not outputs.
+        """
+        self._computes = branch, at, clean
         if step.kind is not Kind.SKIPPED:
             return step
         ready = branch < len(self._forecasts) and self._forecasts[branch].ready
         if not ready or (self._model.training and torch.is_grad_enabled()):
             return dataclasses.replace(step, kind=Kind.FULL)
-        self._computes, self._answer = None, _with_tensor(self._form, self._forecasts[branch].predict(at))
+        predicted = self._forecasts[branch].predict(at)
+        if clean is not None:
+            predicted = clean.to_output(predicted, self._dtype)
+        self._computes, self._answer = None, _with_tensor(self._form, predicted)
         return step
 
     def end_call(self, output: Any) -> Any:
         """Take in a computed output; returns what the model is to return instead, None for the same."""
         if self._computes is None:
             return None
-        (branch, at), self._computes = self._computes, None
+        (branch, at, clean), self._computes = self._computes, None
         tensor = _only_tensor(output)
         if tensor is None:  # more than an image: nothing is known about the rest at a skipped step
             self._forecasts.clear()
@@ -102,7 +110,11 @@ class Skipping:
             self._forecasts.append(Forecast())
         # Its type and nothing of its size.
         self._form = _with_tensor(output, tensor.detach().new_empty(0))
-        corrected = self._forecasts[branch].correct(tensor, at, self._timeline)
+        self._dtype = tensor.dtype
+        forecast = tensor if clean is None else clean.from_output(tensor)
+        corrected = self._forecasts[branch].correct(forecast, at, self._timeline)
+        if corrected is not None and clean is not None:
+            corrected = clean.to_output(corrected, tensor.dtype)
         return None if corrected is None else _with_tensor(output, corrected)
 
     @property

@@ -90,6 +90,7 @@ class Block:
     rotary: Rotary | None = None
     in_place: bool = False  # it writes its results into the tokens it is given
     argument: str = ""  # the argument that holds the tokens; the first if empty
+    arguments: tuple[str, ...] = ()  # names of its positional arguments, if its forward takes *args
     channels_first: bool = False  # it takes and returns (B, C, H, W), and (B, C, M, 1) as well
     tokens_first: bool = False  # it takes and returns (L, B, C)
     residual: bool | None = None  # it returns the tokens it was given plus something; None: measured at the first call
@@ -172,6 +173,9 @@ class Call:
     branch: Hashable = None
     full: bool = False  # this call runs on all tokens, whatever the schedule says
     repeatable: bool = True  # to run it a second time changes nothing elsewhere; a cache would count another step
+    # For samplers that add noise: the clean image of this call is the first times its input less the second times its
+    # output. Skipped steps then forecast clean images, because outputs follow the new noise.
+    clean: tuple[float, float] | None = None
 
 
 class Family:
