@@ -42,6 +42,7 @@ class ComfyFamily(Family):
             branch=_branch(options),
             full=not self._merges(run, options),
             repeatable=not _wrapped(options),
+            clean=None if run is None else run.clean(options.get("sigmas")),
         )
 
     def shape_of(self, kwargs: Mapping[str, Any]) -> Hashable:

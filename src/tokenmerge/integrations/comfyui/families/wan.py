@@ -21,6 +21,7 @@ class ComfyWanFamily(ComfyFamily):
 
     name = "Wan in ComfyUI (2.1, 2.2)"
     class_name = "WanModel"
+    video = True
 
     def recognises(self, model: nn.Module) -> bool:
         """Not its relatives, such as VACE: those have streams of tokens that run beside this one."""
