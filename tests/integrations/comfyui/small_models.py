@@ -133,12 +133,16 @@ def sample(
     cfg: float = 1.0,
     sampler: str = "euler",
     positive: Any = None,
+    negative: Any = None,
+    image: Tensor | None = None,
     **others: Any,
 ) -> Tensor:
     """Latents as KSampler makes them."""
-    image = latent(model, size, batch)
+    image = latent(model, size, batch) if image is None else image
     noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(5))
-    positive, negative = positive or text(1), text(2)
+    mask = {"attention_mask": torch.ones(1, TEXT, dtype=torch.long)}  # LTX takes no text without
+    extras = mask if isinstance(model.model, comfy.model_base.LTXV) else {}
+    positive, negative = positive or text(1, **extras), negative or text(2, **extras)
     result: Tensor = comfy.sample.sample(
         model, noise, steps, cfg, sampler, "simple", positive, negative, image, seed=5, disable_pbar=True, **others
     )
@@ -190,6 +194,35 @@ def wan() -> Any:
         "patch_size": (1, 2, 2),
     }
     return transformer(comfy.supported_models.WAN21_T2V, comfy.model_base.WAN21, config)
+
+
+def sd3() -> Any:
+    """As SD 3.5 medium: the first block attends to the image a second time."""
+    config = {
+        "in_channels": 16,
+        "patch_size": 2,
+        "depth": 1,
+        "num_blocks": 3,
+        "input_size": None,
+        "adm_in_channels": 64,
+        "context_embedder_config": {"target": "torch.nn.Linear", "params": {"in_features": WIDTH, "out_features": 64}},
+        "pos_embed_max_size": 64,
+        "qk_norm": "rms",
+        "x_block_self_attn_layers": [0],
+    }
+    return transformer(comfy.supported_models.SD3, comfy.model_base.SD3, config)
+
+
+def ltx() -> Any:
+    config = {
+        "in_channels": 128,
+        "cross_attention_dim": 64,
+        "attention_head_dim": 32,
+        "num_attention_heads": 2,
+        "caption_channels": WIDTH,
+        "num_layers": 3,
+    }
+    return transformer(comfy.supported_models.LTXV, comfy.model_base.LTXV, config)
 
 
 def transformer(kind: Any, base: Any, config: dict[str, Any]) -> Any:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import comfy.samplers
 import comfy.sd
 import pytest
 import torch
-from diffusers import FluxTransformer2DModel
+from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
 from einops import rearrange
 from probes import largest_difference
-from small_models import FLUX, TEXT, WIDTH, randomised, sample, text
+from small_models import FLUX, WIDTH, randomised, sample, text
 from torch import Tensor
 
 import tokenmerge as tm
 from tokenmerge.integrations.comfyui.sampling import Merging
-from tokenmerge.presets import preset
 
 SIZE = (32, 48)
 STEPS = 8
@@ -44,40 +42,44 @@ def in_comfyui(model: FluxTransformer2DModel) -> Any:
     return comfy.sd.load_diffusion_model_state_dict(weights)
 
 
-def sampled_in_diffusers(model: FluxTransformer2DModel, sigmas: Tensor) -> Tensor:
-    """Euler's method, as ComfyUI's sampler of that name."""
+def pipeline(model: FluxTransformer2DModel) -> FluxPipeline:
+    """Without what makes text and images: it is given embeddings and gives latents."""
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=False, shift=1.0)
+    nothing: dict[str, Any] = dict.fromkeys(("vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2"))
+    pipe = FluxPipeline(scheduler=scheduler, transformer=model, **nothing)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def sampled_in_diffusers(pipe: FluxPipeline, sigmas: Tensor) -> Tensor:
     [[embeddings, extras]] = text(1)
     noise = torch.randn(1, 16, *SIZE, generator=torch.Generator().manual_seed(5))
-    rows, columns = SIZE[0] // 2, SIZE[1] // 2
-    ids = torch.zeros(rows, columns, 3)
-    ids[..., 1], ids[..., 2] = torch.arange(rows)[:, None], torch.arange(columns)[None]
-    inputs: dict[str, Any] = {
-        "encoder_hidden_states": embeddings,
-        "pooled_projections": extras["pooled_output"][:, :WIDTH],
-        "img_ids": ids.flatten(0, 1),
-        "txt_ids": torch.zeros(TEXT, 3),
-        "guidance": torch.full((1,), 3.5),
-    }
-    latents = sigmas[0] * noise
-    with torch.no_grad():
-        for sigma, following in pairwise(sigmas):
-            packed = rearrange(latents, "b c (h p) (w q) -> b (h w) (c p q)", p=2, q=2)
-            velocity = model(hidden_states=packed, timestep=sigma[None], **inputs, return_dict=False)[0]
-            velocity = rearrange(velocity, "b (h w) (c p q) -> b c (h p) (w q)", h=rows, p=2, q=2)
-            latents = latents + (following - sigma) * velocity
-    return latents
+    rows, columns = SIZE
+    packed = pipe(
+        prompt_embeds=embeddings,
+        pooled_prompt_embeds=extras["pooled_output"][:, :WIDTH],
+        latents=rearrange(noise, "b c (h p) (w q) -> b (h w) (c p q)", p=2, q=2),
+        height=8 * rows,
+        width=8 * columns,
+        sigmas=sigmas[:-1].tolist(),
+        num_inference_steps=STEPS,
+        guidance_scale=3.5,
+        output_type="latent",
+        return_dict=False,
+    )[0]
+    return rearrange(packed, "b (h w) (c p q) -> b c (h p) (w q)", h=rows // 2, p=2, q=2)
 
 
-@pytest.mark.parametrize("name", ["quality", "balanced", "fast"])
-def test_both_agree(name: Any) -> None:
+@pytest.mark.parametrize("config", ["quality", "balanced", "fast", tm.TileMean(), tm.SkipSteps()], ids=str)
+def test_both_agree(config: Any) -> None:
     other = in_diffusers()
-    model = in_comfyui(other)
+    model, pipe = in_comfyui(other), pipeline(other)
     sigmas = comfy.samplers.calculate_sigmas(model.model.model_sampling, "simple", STEPS)
     plain = sample(model, SIZE, steps=STEPS)
     unscaled = model.model.process_latent_in
-    assert largest_difference(sampled_in_diffusers(other, sigmas), unscaled(plain)) < 1e-3
-    merged = sample(Merging(preset(name, model.model.diffusion_model)).on(model), SIZE, steps=STEPS)
-    with tm.merged(other, name):
-        expected = sampled_in_diffusers(other, sigmas)
+    assert largest_difference(sampled_in_diffusers(pipe, sigmas), unscaled(plain)) < 1e-3
+    with tm.merged(pipe, config) as handle:
+        expected = sampled_in_diffusers(pipe, sigmas)
+    merged = sample(Merging(handle.config).on(model), SIZE, steps=STEPS)
     assert largest_difference(unscaled(merged), expected) < 1e-3
     assert largest_difference(merged, plain) > 1e-3

@@ -19,25 +19,33 @@ from tokenmerge.presets import preset
 
 MODELS = (small_models.sdxl, small_models.sd15, small_models.flux)
 every_model = pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
-OTHERS = (small_models.qwen_image, small_models.lumina, small_models.wan)
+OTHERS = (small_models.sd3, small_models.qwen_image, small_models.lumina, small_models.wan, small_models.ltx)
 every_family = pytest.mark.parametrize("make", [*MODELS, *OTHERS], ids=lambda make: make.__name__)
 every_preset = pytest.mark.parametrize("name", ["quality", "balanced", "fast"])
 
 
-def merging(model: Any, name: str = "balanced", **when: Any) -> Merging:
-    return Merging(preset(name, model.model.diffusion_model), **when)
+# Tile means and a correction, which merge queries and keys in every model; and both ways to skip steps.
+MEANS = tm.TileMean()
+WAYS = (MEANS, tm.SkipSteps(), tm.SampledKeys(step_speedup=2, outliers=8, skip_blocks=0))
+every_way = pytest.mark.parametrize("config", WAYS, ids=lambda config: type(config).__name__)
 
 
 @every_family
 @every_preset
-def test_attention_sees_fewer_tokens(make: Any, name: str) -> None:
+def test_attention_sees_fewer_tokens(make: Any, name: Any) -> None:
+    model = make()
+    config = preset(name, model.model.diffusion_model)
+    assert sum(keys_of_steps(Merging(config).on(model))) < 0.9 * sum(keys_of_steps(model))
+
+
+@every_family
+def test_merged_steps_ask_fewer_queries_and_read_fewer_keys(make: Any) -> None:
     plain, merged = Attentions(), Attentions()
     model = make()
     sample(plain.on(model))
-    sample(merged.on(merging(model, name).on(model)))
+    sample(Merging(MEANS).on(merged.on(model)))
     assert sum(merged.keys) < sum(plain.keys)
-    if name != "quality" or make not in (small_models.sdxl, small_models.sd15):  # in UNets it leaves out keys alone
-        assert sum(merged.queries) < sum(plain.queries)
+    assert sum(merged.queries) < sum(plain.queries)
 
 
 @every_family
@@ -50,53 +58,57 @@ def test_an_identity_plan_changes_nothing(make: Any, scope: Any) -> None:
 
 
 @every_family
-def test_a_run_leaves_nothing_behind(make: Any) -> None:
+@every_way
+def test_a_run_leaves_nothing_behind(make: Any, config: Any) -> None:
     model = make()
-    weights, plain = weights_of(model), sample(model)
-    merged = sample(merging(model).on(model))
+    weights, plain = weights_of(model), sample(model, steps=6)
+    merged = sample(Merging(config).on(model), steps=6)
     assert not torch.equal(merged, plain)
     assert hooks_on(model) == 0
     assert all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(model).items())
-    assert torch.equal(sample(model), plain)
+    assert torch.equal(sample(model, steps=6), plain)
 
 
 @every_model
-def test_an_interrupt_leaves_nothing_behind(make: Any) -> None:
+@every_way
+def test_an_interrupt_leaves_nothing_behind(make: Any, config: Any) -> None:
     """ComfyUI's button raises in the sampler's callback."""
     model = make()
-    weights, plain = weights_of(model), sample(model)
+    weights, plain = weights_of(model), sample(model, steps=8)
 
     def interrupt(step: int, *_: Any) -> None:
-        if step == 1:
+        if step == 5:
             raise comfy.model_management.InterruptProcessingException
 
-    clone = merging(model).on(model)
+    clone = Merging(config).on(model)
     with pytest.raises(comfy.model_management.InterruptProcessingException):
-        sample(clone, callback=interrupt)
+        sample(clone, steps=8, callback=interrupt)
     assert hooks_on(model) == 0
     assert all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(model).items())
-    assert torch.equal(sample(model), plain)
-    # And the interrupted one begins anew.
-    assert torch.equal(sample(clone), sample(merging(model).on(model)))
+    assert torch.equal(sample(model, steps=8), plain)
+    # And the interrupted one starts from the beginning.
+    assert torch.equal(sample(clone, steps=8), sample(Merging(config).on(model), steps=8))
 
 
 @every_model
-def test_rows_of_guidance_batched_or_apart(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@every_way
+def test_rows_of_guidance_batched_or_apart(make: Any, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little memory makes ComfyUI call the model once for each conditioning."""
     model = make()
-    batched = sample(merging(model).on(model), cfg=3.0, steps=6)
+    batched = sample(Merging(config).on(model), cfg=3.0, steps=8)
     seen = Attentions()
     monkeypatch.setattr(type(model.model), "memory_required", lambda *_, **__: 1e30)
-    apart = sample(merging(model).on(seen.on(model)), cfg=3.0, steps=6)
+    apart = sample(Merging(config).on(seen.on(model)), cfg=3.0, steps=8)
     assert seen.batches == {1}
     assert largest_difference(apart, batched) < 1e-3
 
 
 @every_model
-def test_a_batch_is_merged_sample_by_sample(make: Any) -> None:
+@every_way
+def test_a_batch_is_merged_sample_by_sample(make: Any, config: Any) -> None:
     model = make()
-    both = sample(merging(model).on(model), batch=2)
-    assert largest_difference(both[:1], sample(merging(model).on(model), batch=1)) < 1e-3
+    both = sample(Merging(config).on(model), batch=2, steps=6)
+    assert largest_difference(both[:1], sample(Merging(config).on(model), batch=1, steps=6)) < 1e-3
 
 
 @every_model
@@ -104,7 +116,7 @@ def test_a_batch_is_merged_sample_by_sample(make: Any) -> None:
 def test_sizes_that_tiles_do_not_divide(make: Any, size: tuple[int, int]) -> None:
     model = make()
     seen, plain = Attentions(), Attentions()
-    result = sample(merging(model).on(seen.on(model)), size=size)
+    result = sample(Merging(MEANS).on(seen.on(model)), size=size)
     sample(plain.on(model), size=size)
     assert result.isfinite().all()
     assert sum(seen.keys) < sum(plain.keys)
@@ -114,9 +126,8 @@ def test_sizes_that_tiles_do_not_divide(make: Any, size: tuple[int, int]) -> Non
 def test_only_a_part_of_the_sampling(make: Any) -> None:
     model = make()
     plain = keys_of_steps(model)
-    late, early = (
-        keys_of_steps(merging(model, "quality", **when).on(model)) for when in ({"start": 0.5}, {"end": 0.5})
-    )
+    config = tm.SampledKeys(skip_blocks=0) if make is not small_models.flux else tm.TileMean(skip_blocks=0)
+    late, early = (keys_of_steps(Merging(config, **when).on(model)) for when in ({"start": 0.5}, {"end": 0.5}))
     assert late[:3] == early[-3:] == plain[:3]
     assert min(late) < min(plain)
     assert min(early) < min(plain)
@@ -132,7 +143,7 @@ def keys_of_steps(model: Any) -> list[int]:
 def test_too_small_an_image_is_refused_in_a_sentence() -> None:
     model = small_models.flux()
     with pytest.raises(NothingMergedError, match=r"fewer than min_tokens=256"):
-        sample(merging(model).on(model), size=(16, 16))
+        sample(Merging(MEANS).on(model), size=(16, 16))
     assert hooks_on(model) == 0
 
 
@@ -151,12 +162,12 @@ def test_relatives_that_are_not_known_are_refused() -> None:
     unknown = type("VaceWanModel", (type(model.model.diffusion_model),), {})
     model.model.diffusion_model.__class__ = unknown
     with pytest.raises(tm.TokenMergeError, match="VaceWanModel is not a model that tokenmerge can merge in"):
-        merging(model)
+        preset("balanced", model.model.diffusion_model)
 
 
 @pytest.mark.parametrize("sampler", ["heun", "dpmpp_2m_sde", "euler_ancestral"])
 def test_samplers_that_call_the_model_otherwise(sampler: str) -> None:
     model = small_models.sdxl()
-    clone = merging(model).on(model)
+    clone = Merging(MEANS).on(model)
     assert sample(clone, sampler=sampler, steps=5).isfinite().all()
     assert hooks_on(model) == 0

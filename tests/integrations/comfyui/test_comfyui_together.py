@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from typing import Any
 
@@ -12,21 +13,30 @@ import comfy.ops
 import pytest
 import small_models
 import torch
-from comfy_api.torch_helpers import set_torch_compile_wrapper
+from comfy_extras.nodes_torch_compile import TorchCompileModel
 from identity import Identity
 from probes import Attentions, hooks_on, largest_difference
 from small_models import sample, text
 from torch import Tensor
 
+import tokenmerge as tm
 from tokenmerge.integrations.comfyui.sampling import Merging
-from tokenmerge.presets import preset
 
 every_model = pytest.mark.parametrize("make", [small_models.sdxl, small_models.flux], ids=lambda make: make.__name__)
 SAME = Identity(scope="stack", skip_blocks=0)
+# Inductor needs a compiler of C++.
+BACKEND = "inductor" if shutil.which("g++") else "eager"
 
 
-def balanced(model: Any) -> Any:
-    return Merging(preset("balanced", model.model.diffusion_model)).on(model)
+def merged(model: Any) -> Any:
+    return Merging(tm.TileMean()).on(model)
+
+
+def skipped(model: Any) -> Any:
+    return Merging(tm.SkipSteps()).on(model)
+
+
+every_way = pytest.mark.parametrize("faster", [merged, skipped], ids=lambda way: way.__name__)
 
 
 def with_lora(model: Any) -> Any:
@@ -41,14 +51,15 @@ def with_lora(model: Any) -> Any:
 
 
 @every_model
-def test_a_lora_before_or_behind_the_node(make: Any) -> None:
+@every_way
+def test_a_lora_before_or_behind_the_node(make: Any, faster: Any) -> None:
     model = make()
     plain, changed = sample(model), sample(with_lora(model))
     assert largest_difference(changed, plain) > 1e-2
     assert largest_difference(sample(Merging(SAME).on(with_lora(model))), changed) < 1e-5
-    before, behind = sample(balanced(with_lora(model))), sample(with_lora(balanced(model)))
+    before, behind = sample(faster(with_lora(model)), steps=6), sample(with_lora(faster(model)), steps=6)
     assert torch.equal(before, behind)
-    assert largest_difference(before, sample(balanced(model))) > 1e-2
+    assert largest_difference(before, sample(faster(model), steps=6)) > 1e-2
     assert torch.equal(sample(model), plain)
     assert hooks_on(model) == 0
 
@@ -95,15 +106,19 @@ def test_a_controlnet(make: Any) -> None:
     assert largest_difference(sample(Merging(SAME).on(model), positive=controlled()), steered) < 1e-5
     seen, unmerged = Attentions(), Attentions()
     sample(unmerged.on(model), positive=controlled())
-    sample(seen.on(balanced(model)), positive=controlled(), steps=4)
+    sample(seen.on(merged(model)), positive=controlled(), steps=4)
     assert sum(seen.queries) < sum(unmerged.queries)
+    full = sample(model, positive=controlled(), steps=12)
+    near = largest_difference(sample(skipped(model), positive=controlled(), steps=12), full)
+    assert 0 < near < largest_difference(sample(model, steps=12), full)
 
 
 @every_model
-def test_weights_that_are_brought_in_layer_by_layer(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@every_way
+def test_weights_that_are_brought_in_layer_by_layer(make: Any, faster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ComfyUI does if a model is larger than the memory of the GPU."""
     model = make()
-    expected = sample(balanced(with_lora(model)))
+    expected = sample(faster(with_lora(model)), steps=6)
     load = comfy.model_patcher.ModelPatcher.load
     lowvram = []
 
@@ -114,7 +129,7 @@ def test_weights_that_are_brought_in_layer_by_layer(make: Any, monkeypatch: pyte
 
     fresh = make()
     monkeypatch.setattr(comfy.model_patcher.ModelPatcher, "load", load_little)
-    assert largest_difference(sample(balanced(with_lora(fresh))), expected) < 1e-4
+    assert largest_difference(sample(faster(with_lora(fresh)), steps=6), expected) < 1e-4
     assert True in lowvram
     assert hooks_on(fresh) == 0
 
@@ -125,7 +140,7 @@ def test_easycache_counts_each_step_once(make: Any) -> None:
     from comfy_extras.nodes_easycache import EasyCacheNode
 
     model = make()
-    cached = EasyCacheNode.execute(balanced(model), 0.05, 0.0, 1.0, False).args[0]
+    cached = EasyCacheNode.execute(merged(model), 0.05, 0.0, 1.0, False).args[0]
     assert sample(cached, steps=6).isfinite().all()
     assert hooks_on(model) == 0
 
@@ -148,21 +163,24 @@ def test_patches_of_other_nodes_see_all_tokens_in_grid_order(make: Any) -> None:
     plain = sample(patched)
     lengths = set(seen)
     seen.clear()
-    merged = sample(balanced(patched))
+    after = sample(merged(patched))
     assert set(seen) == lengths
     assert max(lengths) >= grid
-    assert largest_difference(merged, plain) > 0
+    assert largest_difference(after, plain) > 0
 
 
 @every_model
 def test_torch_compile(make: Any) -> None:
+    """ComfyUI's own node, with the backend it offers first; before and behind ours, and used again without it."""
     model = make()
-    expected, plain = sample(balanced(model)), sample(model)
-    compiled = model.clone()
+    plain, expected = sample(model, steps=6), [sample(way(model), steps=6) for way in (merged, skipped)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        set_torch_compile_wrapper(compiled, backend="eager")
-        assert largest_difference(sample(compiled), plain) < 1e-4
-        assert largest_difference(sample(balanced(compiled)), expected) < 1e-3
-        assert largest_difference(sample(compiled), plain) < 1e-4
+        compiled = TorchCompileModel.execute(model, BACKEND).args[0]
+        assert largest_difference(sample(compiled, steps=6), plain) < 1e-3
+        for way, latents in zip((merged, skipped), expected, strict=True):
+            assert largest_difference(sample(way(compiled), steps=6), latents) < 1e-3
+        behind = TorchCompileModel.execute(merged(model), BACKEND).args[0]
+        assert largest_difference(sample(behind, steps=6), expected[0]) < 1e-3
+        assert largest_difference(sample(compiled, steps=6), plain) < 1e-3
     assert hooks_on(model) == 0

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_models
 import torch
 from workflows import ComfyUI, Executed, Workflow, inputs_of, node, sampling, saved
 
 import tokenmerge as tm
 from tokenmerge.config.keep import read_mask
+from tokenmerge.integrations.comfyui.nodes import METHODS, UNTOUCHED, TokenMergeAdvanced
+from tokenmerge.presets import NAMES, preset
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +124,8 @@ def test_a_mask_reaches_the_method_with_its_sentences(comfyui: ComfyUI) -> None:
 
 
 def advanced(**options: Any) -> dict[str, Any]:
-    untouched = {"ratio": 0.0, "tile": 0, "scope": "auto", "full_steps": 0, "skip_blocks": -1}
     when = {"start_percent": 0.0, "end_percent": 1.0}
-    return node("TokenMergeAdvanced", model=["model", 0], **{"method": "TileMean", **untouched, **when, **options})
+    return node("TokenMergeAdvanced", model=["model", 0], **{"method": "TileMean", **UNTOUCHED, **when, **options})
 
 
 def test_advanced_options_reach_the_method(comfyui: ComfyUI) -> None:
@@ -136,10 +138,35 @@ def test_advanced_options_reach_the_method(comfyui: ComfyUI) -> None:
     assert "0 of 1" in text
 
 
-def test_the_advanced_node_as_it_comes_is_the_preset(comfyui: ComfyUI, base: Path) -> None:
-    run(comfyui, {**inputs_of(), "merge": advanced(), **sampling(["merge", 0], "untouched")})
-    run(comfyui, {**inputs_of(), "merge": token_merge(), **sampling(["merge", 0], "preset")})
-    assert torch.equal(saved(base, "untouched"), saved(base, "preset"))
+def test_steps_are_skipped_from_the_advanced_node(comfyui: ComfyUI) -> None:
+    for method, others in (("SkipSteps", {}), ("SampledKeys", {"outliers": 8}), ("TileMean", {"full_steps": 4})):
+        explain = node("TokenMergeExplain", model=["merge", 0], after=["skipping", 0])
+        merge = advanced(method=method, step_speedup=2.0, **others)
+        sampled = sampling(["merge", 0], "skipping", steps=10, sampler_name="dpmpp_2m")
+        text = run(comfyui, {**inputs_of(), "merge": merge, **sampled, "explain": explain}).outputs
+        assert "10 calls" in text["explain"]["text"][0]
+        assert "5 of them skipped" in text["explain"]["text"][0]
+
+
+def test_every_preset_can_be_set_up_on_the_advanced_node() -> None:
+    """But for `within`, which is a detail of full steps."""
+    for make in (small_models.sdxl, small_models.flux):
+        model = make()
+        for name in NAMES:
+            wanted = preset(name, model.model.diffusion_model)
+            values = wanted.to_dict()
+            options = {option: values[option] for option in UNTOUCHED if option in values}
+            options |= {"scope": values["scope"] or "auto", "skip_blocks": -1}
+            options["tile"] = values["tile"][0] if "tile" in values else 0
+            correction = values["correction"]
+            options["full_steps"] = -1 if correction is None else correction["every"]
+            made = TokenMergeAdvanced.config(model, method=values["method"], **{**UNTOUCHED, **options})
+            assert {**made.to_dict(), "correction": None} == {**values, "correction": None}
+
+
+def test_the_advanced_node_as_it_comes_is_its_method(comfyui: ComfyUI) -> None:
+    for method in METHODS:
+        assert TokenMergeAdvanced.config(None, method=method, **UNTOUCHED) == getattr(tm, method)()
 
 
 @pytest.mark.parametrize(
@@ -148,6 +175,8 @@ def test_the_advanced_node_as_it_comes_is_the_preset(comfyui: ComfyUI, base: Pat
         ({"ratio": 0.5}, {"method": "TileMean", "ratio": 0.5}),
         ({"tile": 1}, {"method": "TileMean", "tile": 1}),
         ({"method": "SampledKeys", "scope": "stack"}, {"method": "SampledKeys", "scope": "stack"}),
+        ({"method": "SkipSteps", "step_speedup": 1.0}, {"method": "SkipSteps", "step_speedup": 1.0}),
+        ({"method": "ToMeSD", "step_speedup": 2.0}, {"method": "ToMeSD", "step_speedup": 2.0}),
     ],
 )
 def test_wrong_options_are_refused_with_the_sentences_of_python(

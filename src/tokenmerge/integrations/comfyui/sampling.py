@@ -7,6 +7,7 @@ what they replace. Each call carries its run in `transformer_options`; a call th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +17,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.engine.clock import Clock
 from tokenmerge.engine.session import Session, session_of
+from tokenmerge.engine.skipping import TimelineOf
 from tokenmerge.errors import AlreadyAppliedError, ConfigError
+from tokenmerge.integrations.comfyui.sampler_calls import SamplerCalls, calls_of, clean_weights
 from tokenmerge.models import family_of
 
 KEY = "tokenmerge"  # of our wrapper, and of our entry in transformer_options
@@ -43,7 +47,7 @@ class Merging:
         self.keep = keep
         self.start, self.end = start, end
         self.last: Session | None = None  # of the newest run
-        self.steps = 1  # of that run
+        self.steps = self.steps_outside = 0  # of that run, within and outside the part that is merged
 
     def on(self, model: Any) -> Any:
         """A clone of a ModelPatcher that merges so. Of several nodes in a row the last one counts."""
@@ -59,17 +63,23 @@ class Merging:
     def sample(self, executor: Any, guider: Any, sigmas: Tensor, extra_args: Any, *args: Any, **kwargs: Any) -> Any:
         """ComfyUI's SAMPLER_SAMPLE wrapper."""
         base = guider.model_patcher.model
-        session = self.last = self._session(base.diffusion_model)
-        self.steps = max(1, len(sigmas) - 1)
         options = extra_args["model_options"].setdefault("transformer_options", {})
-        options[KEY] = Run.of(self, base.model_sampling, sigmas)
+        calls = None
+        if self.config.step_speedup > 1:
+            _refuse_caches(options, self.config.step_speedup)
+            calls = calls_of(executor.class_obj, guider, base.model_sampling, sigmas)
+        run = options[KEY] = Run.of(self, base.model_sampling, sigmas, calls)
+        session = self.last = self._session(base.diffusion_model, run.timeline)
+        sigmas_of_calls = sigmas[:-1].tolist() if calls is None else calls.sigmas
+        self.steps = sum(map(run.covers, sigmas_of_calls))
+        self.steps_outside = len(sigmas_of_calls) - self.steps
         if _reaches_inside(session):
             options[OVERRIDE] = partial(attend_by_pytorch, before=options.get(OVERRIDE))
         with _attached(session):
             return executor(guider, sigmas, extra_args, *args, **kwargs)
 
-    def _session(self, model: nn.Module) -> Session:
-        return Session(model, family_of(model), self.config, self.keep)
+    def _session(self, model: nn.Module, timeline_of: TimelineOf | None = None) -> Session:
+        return Session(model, family_of(model), self.config, self.keep, timeline_of=timeline_of)
 
 
 @dataclass(frozen=True)
@@ -79,20 +89,34 @@ class Run:
     start: float  # sigmas between which tokens are merged
     end: float
     by_sigma: bool  # the model takes log(sigma) for its time, which is no measure of the noise that is left
+    calls: SamplerCalls | None  # if steps are skipped
+    model_sampling: Any
 
     @classmethod
-    def of(cls, merging: Merging, model_sampling: Any, sigmas: Tensor) -> Run:
-        start, end = (float(model_sampling.percent_to_sigma(share)) for share in (merging.start, merging.end))
+    def of(cls, merging: Merging, model_sampling: Any, sigmas: Tensor, calls: SamplerCalls | None = None) -> Run:
+        start = math.inf if merging.start <= 0 else float(model_sampling.percent_to_sigma(merging.start))
+        end = -math.inf if merging.end >= 1 else float(model_sampling.percent_to_sigma(merging.end))
         times = model_sampling.timestep(sigmas[:-1])  # the last one is the finished image's
-        return cls(start, end, by_sigma=bool((times < 0).any()))
+        return cls(start, end, bool((times < 0).any()), calls, model_sampling)
 
     @property
     def whole(self) -> bool:
         """Whether all of the sampling is merged, so that no sigma has to be read."""
-        return self.end <= 0 and self.start > 1e8
+        return self.start == math.inf and self.end == -math.inf
 
     def covers(self, sigma: float | None) -> bool:
         return sigma is None or self.end < sigma <= self.start
+
+    def timeline(self, first_timestep: float | None) -> tuple[int, tuple[float, ...] | None] | None:
+        """What the sampler says about the steps that are merged."""
+        return None if self.calls is None else self.calls.within(self.covers)
+
+    def clean(self, sigmas: Any) -> tuple[float, float] | None:
+        """How the clean image of a call is found, if the sampler adds noise."""
+        if self.calls is None or not self.calls.adds_noise:
+            return None
+        sigma = Clock().read(sigmas).value
+        return None if sigma is None else clean_weights(self.model_sampling, sigma)
 
 
 def run_of(options: Mapping[str, Any]) -> Run | None:
@@ -119,6 +143,16 @@ def _reaches_inside(session: Session) -> bool:
     parts = [part for stack in session.stacks for block in stack.stack.blocks for part in block.parts]
     inside = any(part.mask == "inside" for part in parts)
     return inside or (session.config.separate_keys and not any(part.own_keys for part in parts))
+
+
+def _refuse_caches(options: Mapping[str, Any], step_speedup: float) -> None:
+    """EasyCache and LazyCache both leave their state under this name."""
+    if "easycache" in options:
+        raise ConfigError(
+            f"EasyCache or LazyCache is on, and step_speedup={step_speedup:g} skips steps: both answer for the model "
+            f"at some steps, and one does not see what the other did. Bypass one of the two nodes, or use Token Merge "
+            f"(advanced) with a method that merges tokens and step_speedup 1."
+        )
 
 
 @contextmanager
