@@ -10,21 +10,20 @@ from tokenmerge.errors import UsageError
 
 @pytest.fixture
 def table(tmp_path: Path) -> Namespace:
-    """A project with one result and two README files that have no table yet."""
+    """A folder with one result and a README file that has no table yet."""
     (tmp_path / "benchmarks").mkdir()
     model_result().save(tmp_path / "benchmarks" / "sd15.json")
-    for path in (tmp_path / "README.md", tmp_path / "benchmarks" / "README.md"):
-        path.write_text("# Before\n\n<!-- benchmarks:begin -->\nold\n<!-- benchmarks:end -->\n\nAfter.\n")
-    return Namespace(bench="table", results=tmp_path / "benchmarks", readme=tmp_path / "README.md", check=False)
+    page = tmp_path / "benchmarks" / "README.md"
+    page.write_text("# Before\n\n<!-- benchmarks:begin -->\nold\n<!-- benchmarks:end -->\n\nAfter.\n")
+    return Namespace(bench="table", results=tmp_path / "benchmarks", check=False)
 
 
-def test_writes_both_tables_and_finds_them_up_to_date(table: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_the_tables_and_finds_them_up_to_date(table: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(table) == 0
-    short, full = table.readme.read_text(), (table.results / "README.md").read_text()
-    assert short.startswith("# Before\n")
-    assert short.endswith("\n\nAfter.\n")
-    assert "old" not in short
-    assert "**1.45x**" in short
+    full = (table.results / "README.md").read_text()
+    assert full.startswith("# Before\n")
+    assert full.endswith("\n\nAfter.\n")
+    assert "\nold\n" not in full
     assert "| blocks-deleted" in full
     assert "`sd15.json`" in full
     capsys.readouterr()
@@ -35,14 +34,14 @@ def test_writes_both_tables_and_finds_them_up_to_date(table: Namespace, capsys: 
 
 def test_check_finds_a_changed_result_and_changes_nothing(table: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
     run(table)
-    before = table.readme.read_text()
+    before = (table.results / "README.md").read_text()
     changed = model_result()
     changed.measurements[0].times["steady"] = [80.0]
     changed.save(table.results / "sd15.json")
     table.check = True
     assert run(table) == 1
     assert "is out of date: run `tokenmerge bench table`" in capsys.readouterr().out
-    assert table.readme.read_text() == before
+    assert (table.results / "README.md").read_text() == before
 
 
 def test_a_folder_without_results_is_a_sentence(table: Namespace) -> None:

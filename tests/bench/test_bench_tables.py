@@ -2,7 +2,7 @@ import pytest
 from made_results import model_result, other_result
 
 from tokenmerge.bench.result import Measurement, Result
-from tokenmerge.bench.tables import headline_table, machine_line, table_of, title_of
+from tokenmerge.bench.tables import machine_line, table_of, title_of
 
 
 def cells(table: str) -> list[list[str]]:
@@ -18,19 +18,6 @@ def test_the_table_of_a_model_holds_its_figures() -> None:
     assert toma["of removable"] == "62%"
     assert (toma["s to select"], toma["s for weights"], toma["s steady"]) == ("8.000", "7.000", "5.000")
     assert toma["peak memory"] == "2.0 MB"
-
-
-def test_the_short_table_marks_the_fastest_and_shows_the_limit() -> None:
-    header, _, row = cells(headline_table([model_result()]))
-    assert header == ["model", "size", "ratio", "tomesd 0.1.3", "ToMA", "limit"]  # nothing was merged once per stack
-    assert row == ["sd15", "512 px", "0.5", "1.25x", "**1.45x**", "2.00x"]
-
-
-def test_the_short_table_says_where_a_model_was_cut_and_gives_it_no_limit() -> None:
-    cut = model_result(model="flux", blocks=[1, 2], set=["skip_blocks=0"])
-    header, _, row, _ = cells(headline_table([cut, model_result()]))
-    assert row[0] == "flux, cut to 1 + 2 blocks, skip_blocks=0"
-    assert (header[-1], row[-1]) == ("limit", "")
 
 
 def test_titles_name_all_that_was_asked_for() -> None:

@@ -1,46 +1,53 @@
-"""The README's first table: what the committed metrics say, the fastest first."""
+"""The README's table: what the committed fronts say at equal speed."""
+
+from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tokenmerge.errors import UsageError
 from tokenmerge.eval import front
 
 
-def variant(name: str, ratio: float | None, speedup: float, psnr: float) -> dict:
-    metrics = {"psnr": psnr, "ssim": 0.5, "lpips": 0.25, "fid": 12.0, "mse": 3.0}
-    return {
-        "name": name,
-        "ratio": ratio,
-        "config": {"type": "ToMA"},
-        "timing": {"speedup": {"value": speedup}},
-        "metrics": {metric: {"value": value} for metric, value in metrics.items()},
-    }
+def variant(name: str, saved: float, psnr: float, ours: bool = False) -> dict[str, Any]:
+    metrics = {"psnr": {"value": psnr}, "lpips": {"value": 1 / psnr}}
+    timing = {"speedup": {"value": saved}}
+    return {"name": name, "ours": ours, "config": {}, "saved": saved, "timing": timing, "metrics": metrics}
+
+
+def write(folder: Path, *variants: dict[str, Any]) -> None:
+    folder.mkdir(parents=True)
+    image = {"width": 256, "height": 256, "steps": 20}
+    run = {"model": "emoji-sd", "image": image, "pairs": 8, "variants": list(variants)}
+    (folder / "metrics.json").write_text(json.dumps(run))
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    baseline = {"name": "baseline", "ratio": None, "config": None, "timing": {"speedup": {"value": 1.0}}, "metrics": {}}
-    variants = [baseline, variant("slow", 0.5, 1.25, 40.126), variant("fast", None, 2.0, 20.0)]
-    found = {"model": "emoji-sd", "image": {"steps": 20}, "variants": variants}
-    (tmp_path / "metrics.json").write_text(json.dumps(found))
-    monkeypatch.setattr(front, "FOLDERS", (tmp_path,))
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(front, "FOLDER", tmp_path)
     return tmp_path
 
 
-def test_the_fastest_stands_first_and_the_baseline_nowhere(folder: Path) -> None:
-    head, _, *rows = front.front_tables().splitlines()
+def test_each_kind_has_its_best_at_each_speedup(results: Path) -> None:
+    write(
+        results / "front-emoji-sd-20",
+        variant("tokenmerge", 2.0, 50, ours=True),
+        variant("fewer steps", 3.0, 40),
+        variant("DeepCache", 1.6, 30),
+        variant("another cache", 1.5, 32),
+        variant("tomesd", 1.2, 45),
+    )
+    head, _, *rows = front.front_table().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)]
-    assert cells == [
-        ["`emoji-sd`, 20 steps", "r", "speed-up", "PSNR ↑", "SSIM ↑", "LPIPS ↓", "FID ↓"],
-        ["fast", "", "2.00x", "20.00", "0.5000", "0.2500", "12.00"],
-        ["slow", "0.5", "1.25x", "40.13", "0.5000", "0.2500", "12.00"],
-    ]
+    assert cells[0] == ["model", "steps", "speed-up", "tokenmerge", "fewer steps", "best cache", "ToMeSD"]
+    first = ["`emoji-sd`, 256 px", "20"]
+    assert cells[1] == [*first, "1.5x", "50.0 dB, 0.020", "40.0 dB, 0.025", "32.0 dB, 0.031", "–"]
+    assert cells[2] == [*first, "2x", "50.0 dB, 0.020", "40.0 dB, 0.025", "–", "–"]
+    assert cells[3] == [*first, "3x", "–", "40.0 dB, 0.025", "–", "–"]
 
 
-def test_a_result_that_is_not_there_is_a_sentence(folder: Path) -> None:
-    (folder / "metrics.json").unlink()
-    with pytest.raises(UsageError, match=r"cannot be read.*Run this from the project's folder"):
-        front.front_tables()
+def test_runs_without_rivals_are_no_fronts(results: Path) -> None:
+    write(results / "front-of-old", variant("tokenmerge", 2.0, 50, ours=True))
+    assert front.front_table() == front.NO_FRONT

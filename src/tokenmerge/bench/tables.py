@@ -8,18 +8,9 @@ from typing import Any
 
 from tabulate import tabulate
 
-from tokenmerge.bench.contenders import LIMIT, PACKAGE
+from tokenmerge.bench.contenders import PACKAGE
 from tokenmerge.bench.result import Measurement, Result
-from tokenmerge.bench.summary import Row, summarise
-
-# In the README: the peer, ToMA around each part and once per stack, and the preset "balanced".
-HEADLINE = (PACKAGE, "toma", "toma-stack", "tile-mean")
-TITLES = {
-    PACKAGE: "tomesd 0.1.3",
-    "toma": "ToMA",
-    "toma-stack": "ToMA, once per stack",
-    "tile-mean": "TileMean (balanced)",
-}
+from tokenmerge.bench.summary import summarise
 
 
 def table_of(result: Result) -> str:
@@ -57,23 +48,6 @@ def machine_line(result: Result) -> str:
     where = machine["accelerator"] or f"{machine['cpu']}, {machine['threads']} threads"
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("torch", "diffusers"))
     return f"{where}; {versions}; {result.date[:10]}"
-
-
-def headline_table(results: Sequence[Result]) -> str:
-    """Speed-ups of whole models, a row for each model, size and ratio."""
-    rows = []
-    for result in (result for result in results if result.kind == "model"):
-        summary = summarise(result.measurements)
-        # What a cut model spends outside its blocks is not what the whole one would, so its limit says nothing.
-        limit = None if result.settings.get("blocks") else _speedup(summary, LIMIT, None)
-        for ratio in sorted({row.measurement.ratio for row in summary} - {None}):  # type: ignore[type-var]
-            speedups = [_speedup(summary, method, ratio) for method in HEADLINE]
-            rows.append(
-                [_what(result.settings), f"{_size(result.settings)} px", f"{ratio:g}"]
-                + [_times(speedup, bold=speedup == max(filter(None, speedups), default=0)) for speedup in speedups]
-                + [_times(limit)]
-            )
-    return _markdown(["model", "size", "ratio", *(TITLES[method] for method in HEADLINE), "limit"], rows)
 
 
 def _model_table(result: Result) -> str:
@@ -153,11 +127,6 @@ def _round_trip(measurement: Measurement, reduce: Any) -> float:
     return float(reduce(measurement.times["merge"]) + reduce(measurement.times["unmerge"]))
 
 
-def _speedup(rows: Sequence[Row], method: str, ratio: float | None) -> float | None:
-    found = [row for row in rows if (row.measurement.method, row.measurement.ratio) == (method, ratio)]
-    return found[0].best.speedup if found else None
-
-
 def _markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     # A column that nothing was measured for says nothing.
     used = [column for column, _ in enumerate(headers) if any(row[column] != "" for row in rows)]
@@ -183,10 +152,8 @@ def _milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value * 1000:.2f}"
 
 
-def _times(value: float | None, bold: bool = False) -> str:
-    if value is None:
-        return ""
-    return f"**{value:.2f}x**" if bold else f"{value:.2f}x"
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x"
 
 
 def _percent(value: float | None) -> str:

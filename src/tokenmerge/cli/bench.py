@@ -32,7 +32,7 @@ In every repeat each method has its turn on the same model, so that noise hits a
   tokenmerge bench ops                                merge, unmerge and selection alone
   tokenmerge bench scaling                            one block of SDXL from 512 to 2048 px
   tokenmerge bench --model sdxl generation --count-only   whole generations against fewer steps and caches
-  tokenmerge bench table                              put the results in benchmarks/ into the README
+  tokenmerge bench table                              put the results in benchmarks/ into its README.md
 """
 MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "tile-mean", "lower-bound")
 SCALING_METHODS = ("none", "tomesd-package", "toma", "toma-stack")
@@ -98,13 +98,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     _add_common(scaling, ratios="0.5", nested=True)
 
     generation = add_generation(commands)
-    table = commands.add_parser("table", help="write the README's tables from committed results")
+    table = commands.add_parser("table", help="write the tables of benchmarks/README.md from committed results")
     table.set_defaults(bench="table")
     table.add_argument(
         "--results", type=Path, default=Path("benchmarks"), help="folder of results (default: benchmarks)"
-    )
-    table.add_argument(
-        "--readme", type=Path, default=Path("README.md"), help="file for the short table (default: README.md)"
     )
     table.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a table is out of date")
     for command in (ops, scaling, generation, table):
@@ -238,15 +235,14 @@ def _run_generation(args: argparse.Namespace) -> int:
 
 
 def _run_table(args: argparse.Namespace) -> int:
-    from tokenmerge.bench.readme import MARK, full_text, load_results, summary_text
+    from tokenmerge.bench.readme import MARK, full_text, load_results
     from tokenmerge.runtime.marked import update
 
-    results = load_results(args.results)
-    targets = ((args.readme, summary_text), (args.results / "README.md", full_text))
-    out_of_date = [path for path, make in targets if not update(path, MARK, make(results), args.check)]
-    for path in out_of_date:
-        print(f"{path} is out of date: run `tokenmerge bench table`." if args.check else f"{path} updated.")
-    return 1 if args.check and out_of_date else 0
+    page = args.results / "README.md"
+    if update(page, MARK, full_text(load_results(args.results)), args.check):
+        return 0
+    print(f"{page} is out of date: run `tokenmerge bench table`." if args.check else f"{page} updated.")
+    return 1 if args.check else 0
 
 
 def _measure(

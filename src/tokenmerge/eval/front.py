@@ -1,4 +1,4 @@
-"""The README's first table: every method of the quality fronts in benchmarks/evaluation, the fastest first.
+"""The README's table: ours against fewer steps, caches and ToMeSD at equal speed, from the fronts that are committed.
 
 python -m tokenmerge.eval.front                     print it
 python -m tokenmerge.eval.front README.md           write it between the file's marks
@@ -9,50 +9,60 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
-from tokenmerge.errors import UsageError
 from tokenmerge.eval.columns import COLUMNS
+from tokenmerge.eval.front_cells import best_of, cells_of, pixels_of
+from tokenmerge.eval.variants import FEWER_STEPS_NAME
 from tokenmerge.runtime import marked
 
-FOLDERS = (Path("benchmarks/evaluation/front"), Path("benchmarks/evaluation/front-flux"))
-SHOWN = ("psnr", "ssim", "lpips", "fid")
+FOLDER = Path("benchmarks/evaluation")
+SPEEDUPS = (1.5, 2.0, 3.0)
+TOMESD = "tomesd"
+NOT_THAT_FAST = "–"
+NO_FRONT = "No front is committed: run an `experiments/front_*.toml` into `benchmarks/evaluation/front-...`."
+DIGITS = {column.metric: column.digits for column in COLUMNS}
 
 
-def front_tables() -> str:
-    """A table per model, from the committed metrics and nothing else."""
-    return "\n\n".join(map(_table_of, FOLDERS))
-
-
-def _table_of(folder: Path) -> str:
-    path = folder / "metrics.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. Run this from the project's folder.") from None
-    columns = [column for column in COLUMNS if column.metric in SHOWN]
-    merged = [variant for variant in found["variants"] if variant["config"] is not None]
-    rows = [
-        [
-            variant["name"],
-            "" if variant["ratio"] is None else f"{variant['ratio']:g}",
-            f"{variant['timing']['speedup']['value']:.2f}x",
-            *(f"{variant['metrics'][column.metric]['value']:.{column.digits}f}" for column in columns),
-        ]
-        for variant in sorted(merged, key=_speedup, reverse=True)
-    ]
-    first = f"`{found['model']}`, {found['image']['steps']} steps"
-    heads = [first, "r", "speed-up", *(f"{column.title} {column.arrow}" for column in columns)]
+def front_table() -> str:
+    """A row for each front and speed-up: PSNR and LPIPS of the best setting of each kind of method."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("front*/metrics.json"))]
+    rows = [row for run in found if cells_of(run) for row in _rows(run)]
+    if not rows:
+        return NO_FRONT
+    heads = ["model", "steps", "speed-up", "tokenmerge", "fewer steps", "best cache", "ToMeSD"]
     return tabulate(rows, heads, tablefmt="github", disable_numparse=True)
 
 
-def _speedup(variant: dict[str, Any]) -> float:
-    speedup: float = variant["timing"]["speedup"]["value"]
-    return speedup
+def _rows(run: Mapping[str, Any]) -> list[list[str]]:
+    variants = [variant for variant in run["variants"] if variant["config"] is not None]
+    kinds: dict[str, list[Mapping[str, Any]]] = {"ours": [], FEWER_STEPS_NAME: [], "caches": [], TOMESD: []}
+    for variant in variants:
+        kinds[_kind(variant)].append(variant)
+    model, steps = f"`{run['model']}`, {pixels_of(run['image'])} px", str(run["image"]["steps"])
+    return [
+        [model, steps, f"{speedup:g}x", *(_quality(of_kind, speedup) for of_kind in kinds.values())]
+        for speedup in SPEEDUPS
+    ]
+
+
+def _kind(variant: Mapping[str, Any]) -> str:
+    if variant["ours"]:
+        return "ours"
+    return variant["name"] if variant["name"] in (FEWER_STEPS_NAME, TOMESD) else "caches"
+
+
+def _quality(variants: Sequence[Mapping[str, Any]], speedup: float) -> str:
+    """PSNR and LPIPS at a speed-up in executed multiply-adds, which no busy machine can change."""
+    psnr, lpips = (best_of(variants, "multiply-adds", speedup, metric) for metric in ("psnr", "lpips"))
+    if psnr is None or lpips is None:
+        return NOT_THAT_FAST
+    return f"{psnr.value:.1f} dB, {lpips.value:.{DIGITS['lpips'] - 1}f}"
 
 
 if __name__ == "__main__":
-    sys.exit(marked.main("tokenmerge.eval.front", "front", front_tables))
+    sys.exit(marked.main("tokenmerge.eval.front", "front", front_table))

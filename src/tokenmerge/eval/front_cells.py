@@ -124,9 +124,9 @@ def value_at(points: Sequence[tuple[float, float]], speedup: float, higher_is_be
 
 def _compared(variants: Sequence[Mapping[str, Any]], axis: Axis, speedup: float, metric: str) -> Compared:
     higher = HIGHER_IS_BETTER[metric]
-    ours = _best([variant for variant in variants if variant["ours"]], axis, speedup, metric)
-    rival = _best([variant for variant in variants if not variant["ours"]], axis, speedup, metric)
-    fewer = _best([variant for variant in variants if variant["name"] == FEWER_STEPS_NAME], axis, speedup, metric)
+    ours = best_of([variant for variant in variants if variant["ours"]], axis, speedup, metric)
+    rival = best_of([variant for variant in variants if not variant["ours"]], axis, speedup, metric)
+    fewer = best_of([variant for variant in variants if variant["name"] == FEWER_STEPS_NAME], axis, speedup, metric)
     margin = None
     if ours is not None and rival is not None:
         margin = (ours.value - rival.value) * (1 if higher else -1)
@@ -134,7 +134,8 @@ def _compared(variants: Sequence[Mapping[str, Any]], axis: Axis, speedup: float,
     return Compared(rival, None if fewer is None else fewer.value, ours, won, margin)
 
 
-def _best(variants: Sequence[Mapping[str, Any]], axis: Axis, speedup: float, metric: str) -> Best | None:
+def best_of(variants: Sequence[Mapping[str, Any]], axis: Axis, speedup: float, metric: str) -> Best | None:
+    """The best of several methods at a speed-up; None if none gets that fast."""
     higher = HIGHER_IS_BETTER[metric]
     found = []
     for name, points in curves_of(variants, axis, metric).items():
