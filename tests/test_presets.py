@@ -20,18 +20,22 @@ UNETS = ("sd15", "sdxl", "kolors", "animatediff", "text-to-video", "i2vgen", "st
 
 
 @pytest.mark.parametrize("what", TINY_MODELS, ids=str)
-def test_quality_samples_keys_in_models_of_several_levels(what: TinyModel) -> None:
-    assert isinstance(tm.preset("quality", made(what.build)), tm.SampledKeys) == (what.name in UNETS)
+def test_keys_are_sampled_at_every_step_in_models_of_several_levels(what: TinyModel) -> None:
+    for name in NAMES:
+        config = tm.preset(name, made(what.build))
+        assert isinstance(config, tm.SampledKeys if what.name in UNETS else tm.SkipSteps)
+        assert config.step_speedup > 1
 
 
 @pytest.mark.parametrize("what", TINY_MODELS, ids=str)
-def test_tiles_of_videos_are_deep(what: TinyModel) -> None:
-    assert tm.preset("balanced", made(what.build)).tile == ((4, 2, 2) if what.video else (4, 4))  # type: ignore[attr-defined]
+def test_with_a_mask_tokens_are_merged_in_tiles_and_those_of_videos_are_deep(what: TinyModel) -> None:
+    config = tm.preset("balanced", made(what.build), keep=True)
+    assert config.tile == ((4, 2, 2) if what.video else (4, 4))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("frames", "kept"), [(1, 16), (2, 16), (5, 32), (8, 32)])
 def test_tiles_of_videos_are_no_deeper_than_there_are_frames(frames: int, kept: int) -> None:
-    config = tm.preset("balanced", made(tiny("wan").build))
+    config = tm.preset("balanced", made(tiny("wan").build), keep=True)
     assert config.layout((frames, 8, 8)).kept == kept
 
 
@@ -60,7 +64,7 @@ def test_apply_takes_them_by_name_and_balanced_unless_told() -> None:
 @pytest.mark.parametrize("steps", [2, 4, 10, 20, 50])
 def test_quality_has_at_least_as_many_full_steps_as_balanced(steps: int) -> None:
     model = made(tiny("sd3").build)
-    full = {name: count_steps(policy_of(tm.preset(name, model)), steps).full for name in NAMES}
+    full = {name: count_steps(policy_of(tm.preset(name, model, keep=True)), steps).full for name in NAMES}
     assert full["quality"] >= full["balanced"] >= full["fast"]
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.checks import check_whole
 from tokenmerge.config.keep import Mask, read_mask
 from tokenmerge.engine.session import Session, session_of
+from tokenmerge.engine.skipping import TimelineOf
 from tokenmerge.errors import AlreadyAppliedError, ConfigError, UnsupportedModelError
 from tokenmerge.methods.references import check_reference_ratio
 from tokenmerge.models import family_of
@@ -84,18 +87,25 @@ class Handle:
 
 
 def apply(
-    pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None = None, reference_ratio: float = 0.0
+    pipeline_or_model: Any,
+    config: Config = "balanced",
+    keep: Mask | None = None,
+    reference_ratio: float = 0.0,
+    steps: int | None = None,
 ) -> Handle:
     """Merge tokens in a diffusers pipeline, or in a bare UNet or transformer, from the next call on.
 
     config: a preset by name ("quality", "balanced", "fast"), a method with its options, or what `worthwhile` has
         found. By default what is recommended for the model: the preset "balanced".
     keep: a black and white mask of what must stay sharp, as an image, an array or a tensor of height x width and of any
-        size. Tokens that hold a white pixel are kept as they are, and the ratio is of the others. For ToMA and
-        TileMean. Of an editing model it is over the image, not over those to edit.
+        size. Tokens that hold a white pixel are kept as they are, and the ratio is of the others. For ToMA, TileMean
+        and presets, which then merge tokens instead of skipping steps. Of an editing model it is over the image, not
+        over those to edit.
     reference_ratio: the fraction of tokens of images to edit (Flux Kontext, Flux.2, Qwen-Image-Edit) that is merged
         away: 0, 0.5, 0.75, 0.875 or 0.9375. By default 0, with which they stay as they are. More is faster, and details
         of those images are copied less exactly. Try 0.5 first.
+    steps: how many denoising steps an image has, for models without a pipeline. A pipeline's scheduler says it. Without
+        either, fewer steps are skipped, and forecasts are less exact.
 
     >>> handle = apply(pipe)  # doctest: +SKIP
     >>> image = pipe("a photo of a lighthouse").images[0]  # doctest: +SKIP
@@ -103,7 +113,9 @@ def apply(
     """
     models = denoisers_of(pipeline_or_model)
     timings = config.timings if isinstance(config, Worthwhile) else ()
-    config = _config_of(config, pipeline_or_model)
+    config = _config_of(config, pipeline_or_model, keep is not None)
+    if steps is not None:
+        check_whole("steps", steps, least=1)
     for model in models:
         if session_of(model) is not None:
             raise AlreadyAppliedError(
@@ -112,7 +124,7 @@ def apply(
     # Built before any is attached: an error leaves every model as it was.
     mask, ratio = None if keep is None else read_mask(keep), check_reference_ratio(reference_ratio)
     # Of two models that share the steps, the sampler's last one is the last one's.
-    timelines = [None] * (len(models) - 1) + [_timeline_of(pipeline_or_model)]
+    timelines = [None] * (len(models) - 1) + [_timeline_of(pipeline_or_model, steps)]
     sessions = [
         Session(model, family_of(model), config, mask, timeline_of=timeline, reference_ratio=ratio)
         for model, timeline in zip(models, timelines, strict=True)
@@ -127,11 +139,11 @@ def apply(
     return Handle(sessions, config, timings)
 
 
-def _config_of(config: Any, pipeline_or_model: Any) -> MergeConfig:
+def _config_of(config: Any, pipeline_or_model: Any, keep: bool) -> MergeConfig:
     if isinstance(config, str):
         from tokenmerge.presets import preset
 
-        return preset(config, pipeline_or_model)  # type: ignore[arg-type]
+        return preset(config, pipeline_or_model, keep)  # type: ignore[arg-type]
     config = config.config if isinstance(config, Worthwhile) else config
     if not isinstance(config, MergeConfig):
         raise ConfigError(
@@ -141,9 +153,16 @@ def _config_of(config: Any, pipeline_or_model: Any) -> MergeConfig:
     return config
 
 
-def _timeline_of(pipeline_or_model: Any) -> SamplerSteps | None:
-    """What a pipeline's scheduler says about the steps of an image; nothing is known about a bare model's."""
+def _timeline_of(pipeline_or_model: Any, steps: int | None) -> TimelineOf | None:
+    """What is known about the steps of an image: by the caller, or by a pipeline's scheduler."""
+    if steps is not None:
+        return partial(_as_told, steps)
     return SamplerSteps(pipeline_or_model) if hasattr(pipeline_or_model, "scheduler") else None
+
+
+def _as_told(steps: int, first_timestep: float | None) -> tuple[int, None]:
+    """The number of steps that the caller gave; the effect of each on the image is not known."""
+    return steps, None
 
 
 def remove(pipeline_or_model: Any) -> bool:
@@ -157,10 +176,14 @@ def remove(pipeline_or_model: Any) -> bool:
 
 @contextmanager
 def merged(
-    pipeline_or_model: Any, config: Config = "balanced", keep: Mask | None = None, reference_ratio: float = 0.0
+    pipeline_or_model: Any,
+    config: Config = "balanced",
+    keep: Mask | None = None,
+    reference_ratio: float = 0.0,
+    steps: int | None = None,
 ) -> Iterator[Handle]:
-    """Merging for the length of a `with` block, taken out at its end whatever happens in it."""
-    handle = apply(pipeline_or_model, config, keep, reference_ratio)
+    """Merging for the length of a `with` block, taken out at its end whatever happens in it. Arguments as of `apply`."""
+    handle = apply(pipeline_or_model, config, keep, reference_ratio, steps)
     try:
         yield handle
     finally:

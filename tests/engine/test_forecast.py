@@ -69,10 +69,10 @@ def test_the_correction_makes_skipped_steps_of_a_parabola_exact(make: Any, steps
     assert near < far / 10
 
 
-def test_a_line_through_two_points_is_followed_half_way_at_most() -> None:
+def test_a_line_through_two_points_is_followed_a_quarter_of_the_way_at_most() -> None:
     points = [Point(5, 500.0), Point(4, 600.0)]
     assert prediction(points, Point(6, 480.0)) == pytest.approx((1.2, -0.2))
-    assert prediction(points, Point(8, 200.0)) == (1.5, -0.5)
+    assert prediction(points, Point(8, 200.0)) == (1.25, -0.25)
 
 
 def test_equal_timesteps_count_as_steps() -> None:
@@ -95,7 +95,7 @@ def test_half_precision_is_added_up_in_float32() -> None:
         forecast.correct(torch.full((1, 2), value, dtype=torch.bfloat16), Point(number, 1000.0 - number), None)
     predicted = forecast.predict(Point(2, 998.0))
     assert predicted.dtype == torch.bfloat16
-    assert predicted.tolist() == [[5.0, 5.0]]
+    assert predicted.tolist() == [[4.5, 4.5]]
 
 
 def test_a_step_that_would_carry_many_times_its_output_carries_nothing() -> None:

@@ -15,20 +15,47 @@ def numbers(steps: list[Step], kind: Kind) -> list[int]:
 
 
 @pytest.mark.parametrize("speedup", [1.25, 1.5, 2.0, 3.0, 4.0])
-@pytest.mark.parametrize("count", [6, 10, 20, 28, 50, 100])
+@pytest.mark.parametrize("count", [20, 28, 50, 100])
 def test_the_first_and_the_last_step_are_computed_and_gaps_grow(count: int, speedup: float) -> None:
     computed = sorted(computed_steps(count, speedup))
     assert computed[0] == 0
     assert computed[-1] == count - 1
-    assert len(computed) == max(round(count / speedup), 4)
+    assert len(computed) == round(count / speedup)
     gaps = [after - before for before, after in pairwise(computed)]
     assert all(later >= earlier - 1 for earlier, later in pairwise(gaps))  # but for rounding
     assert gaps[0] <= 2
 
 
+@pytest.mark.parametrize(("count", "speedup"), [(6, 2.0), (6, 5.0), (8, 2.0), (10, 3.0), (12, 3.0), (16, 8.0)])
+def test_very_few_computed_steps_are_spread_evenly(count: int, speedup: float) -> None:
+    computed = sorted(computed_steps(count, speedup))
+    assert computed[0] == 0
+    assert len(computed) == max(round(count / speedup), 3)
+    gaps = [after - before for before, after in pairwise([*computed, count])]
+    assert max(gaps) - min(gaps) <= 1
+
+
 @pytest.mark.parametrize("count", range(1, FEWEST_STEPS))
 def test_images_of_few_steps_skip_none(count: int) -> None:
     assert numbers(steps_of(Policy(step_speedup=3.0), count), Kind.SKIPPED) == []
+
+
+def test_images_too_short_to_skip_are_merged_where_longer_ones_are_not() -> None:
+    policy = Policy(step_speedup=2.0, merge_short_only=True)
+    for count in (1, 4, 5):
+        assert {step.kind for step in steps_of(policy, count)} == {Kind.MERGED}
+    for count in (6, 20):
+        assert {step.kind for step in steps_of(policy, count)} == {Kind.FULL, Kind.SKIPPED}
+
+
+@pytest.mark.parametrize(("count", "kinds"), [(4, "full merged merged merged"), (8, "full " * 8)])
+def test_without_a_sampler_short_images_are_known_by_their_second_step(count: int, kinds: str) -> None:
+    schedule = Schedule.begin(Policy(merge_short_only=True), None)
+    found = [schedule.step.kind]
+    for number in range(1, count):
+        schedule = schedule.after(number / count)
+        found.append(schedule.step.kind)
+    assert [kind.value for kind in found] == kinds.split()
 
 
 def test_a_last_step_that_changes_nothing_is_skipped_and_the_one_before_it_is_not() -> None:

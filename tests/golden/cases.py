@@ -116,13 +116,13 @@ COUNTED: Mapping[str, tuple[str, ...]] = {"sd15": WAYS, "sdxl": WAYS}
 COMPILED_MODELS = ("sd15", "flux")
 COMPILED_LABELS = ("balanced", "toma-site", "toma-stack")
 
-# Embedded models, with how each is guided by a second prompt, and the presets that generate an image with them.
+# Embedded models, with how each is guided by a second prompt, and the presets with a mask that generate an image with them.
 IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "emoji-sd": {"guidance_scale": 3.0},
     "emoji-flux": {"true_cfg_scale": 3.0, "negative_prompt": ""},
 }
 PRESETS: dict[str, Callable[[Any], tm.MergeConfig]] = {
-    "quality": lambda pipe: tm.preset("quality", pipe),
-    "balanced": lambda pipe: tm.preset("balanced", pipe),
-    "fast": lambda pipe: tm.preset("fast", pipe),
+    "quality": lambda pipe: tm.SampledKeys() if hasattr(pipe, "unet") else tm.preset("quality", pipe, keep=True),
+    "balanced": lambda pipe: tm.preset("balanced", pipe, keep=True),
+    "fast": lambda pipe: tm.preset("fast", pipe, keep=True),
 }

@@ -134,6 +134,11 @@ class MergeConfig:
         return 1.0
 
     @property
+    def merges_short_images_only(self) -> bool:
+        """Whether tokens are merged only in images that are too short to skip steps."""
+        return False
+
+    @property
     def resamples(self) -> bool:
         """Whether destinations are sampled at random, so that each plan has others."""
         return False

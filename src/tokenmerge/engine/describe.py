@@ -23,7 +23,8 @@ def policy_of(config: MergeConfig) -> Policy:
     select, weights = config.refresh_every
     correction, skipped = config.correction, config.step_speedup
     if correction is None:
-        return Policy(select, weights, config.merge_every, step_speedup=skipped)
+        short_only = config.merges_short_images_only
+        return Policy(select, weights, config.merge_every, step_speedup=skipped, merge_short_only=short_only)
     within = math.inf if correction.within is None else correction.within
     return Policy(select, weights, 1, correction.every, within, step_speedup=skipped)
 

@@ -1,6 +1,7 @@
 """What the model would return at a skipped step, from its outputs at the steps that were computed.
 
-Predict: the last computed output, moved on along the line through the last two. Correct: the next computed output shows
+Predict: the last computed output, moved on along the line through the last two. Before there are two, it is that output
+itself. Correct: the next computed output shows
 what the skipped outputs should have been, because a parabola through three outputs now lies around them. The sampler is
 linear in the model's outputs, so their error is made good at that step: its output carries the difference, scaled by
 how much either step changes the final image. Without that scale (an unknown or random sampler) outputs are only
@@ -22,7 +23,7 @@ from tokenmerge.engine.schedule import Timeline
 
 STORED = 2  # outputs for each guidance branch
 # How far the line is followed, in distances of the two outputs: further, and forecasts of few large steps overshoot.
-FURTHEST = 0.5
+FURTHEST = 0.25
 # A last step that hardly changes the image would have to carry many times its own output.
 LARGEST_CORRECTION = 8.0
 
@@ -77,13 +78,17 @@ def _places(points: Sequence[Point]) -> list[float]:
 
 
 def prediction(points: Sequence[Point], at: Point) -> tuple[float, ...]:
-    """The weight of each of two points' outputs in the prediction of a later one.
+    """The weight of each of one or two points' outputs in the prediction of a later one.
 
     >>> prediction([Point(3, 600.0), Point(2, 700.0)], Point(4, 580.0))
     (1.2, -0.2)
     >>> prediction([Point(3, 600.0), Point(2, 700.0)], Point(4, 500.0))
-    (1.5, -0.5)
+    (1.25, -0.25)
+    >>> prediction([Point(0, 999.0)], Point(1, 900.0))
+    (1.0,)
     """
+    if len(points) == 1:
+        return (1.0,)
     along = min(-interpolation(points, at)[1], FURTHEST)
     return 1 + along, -along
 
@@ -98,7 +103,7 @@ class Forecast:
 
     @property
     def ready(self) -> bool:
-        return len(self.points) == STORED
+        return bool(self.points)
 
     def predict(self, at: Point) -> Tensor:
         """The output of a skipped step."""

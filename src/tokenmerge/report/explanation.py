@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.ratio import ratio_text
+from tokenmerge.engine.skipped_steps import FEWEST_STEPS
 from tokenmerge.report.terminal import fitted
 from tokenmerge.report.worthwhile import Timing, table_of
 
@@ -146,8 +147,10 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
 
 
 def _schedule(config: MergeConfig) -> str:
-    skips = f"one step in {config.step_speedup:g} computed, the others forecast; "
-    return (skips if config.step_speedup > 1 else "") + _computed_steps(config)
+    skips = f"one step in {config.step_speedup:g} computed, the others forecast"
+    if config.merges_short_images_only:
+        return f"{skips}; tokens merged only in images of fewer than {FEWEST_STEPS} steps"
+    return (f"{skips}; " if config.step_speedup > 1 else "") + _computed_steps(config)
 
 
 def _computed_steps(config: MergeConfig) -> str:
