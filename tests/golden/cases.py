@@ -116,7 +116,7 @@ COUNTED: Mapping[str, tuple[str, ...]] = {"sd15": WAYS, "sdxl": WAYS}
 COMPILED_MODELS = ("sd15", "flux")
 COMPILED_LABELS = ("balanced", "toma-site", "toma-stack")
 
-# Embedded models, with how each is guided by a second prompt, and the presets with a mask that generate an image with them.
+# Embedded models with how each is guided by a second prompt, and what generates an image with them.
 IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "emoji-sd": {"guidance_scale": 3.0},
     "emoji-flux": {"true_cfg_scale": 3.0, "negative_prompt": ""},

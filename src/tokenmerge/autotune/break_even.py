@@ -88,6 +88,11 @@ def worthwhile(
             "what is worth merging is timed at one ratio: set ratio to one number to find out, and give the parts and "
             "skip_blocks that come out to your own config."
         )
+    if config.merges_short_images_only:
+        raise ConfigError(
+            f"{type(config).__name__} saves whole steps, so there is no block to time: use a method that merges "
+            f"tokens, such as TileMean."
+        )
     model = denoisers_of(pipeline_or_model)[0]  # a second one is of the same kind
     device = next(model.parameters()).device
     if device.type == "meta":

@@ -29,7 +29,7 @@ class NamedMethod:
 
 
 METHODS: dict[str, NamedMethod] = {
-    "tile-mean": NamedMethod(TileMean, "the preset balanced: the mean of each tile, corrected by full steps"),
+    "tile-mean": NamedMethod(TileMean, "the mean of each tile, corrected by full steps"),
     "sampled-keys": NamedMethod(
         SampledKeys, "self-attention reads one key of each tile: closest to the unmerged image in a UNet"
     ),
