@@ -29,13 +29,13 @@ def test_keys_are_sampled_at_every_step_in_models_of_several_levels(what: TinyMo
 
 @pytest.mark.parametrize("what", TINY_MODELS, ids=str)
 def test_with_a_mask_tokens_are_merged_in_tiles_and_those_of_videos_are_deep(what: TinyModel) -> None:
-    config = tm.preset("balanced", made(what.build), keep=True)
+    config = tm.preset("balanced", made(what.build), merge_tokens=True)
     assert config.tile == ((4, 2, 2) if what.video else (4, 4))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("frames", "kept"), [(1, 16), (2, 16), (5, 32), (8, 32)])
 def test_tiles_of_videos_are_no_deeper_than_there_are_frames(frames: int, kept: int) -> None:
-    config = tm.preset("balanced", made(tiny("wan").build), keep=True)
+    config = tm.preset("balanced", made(tiny("wan").build), merge_tokens=True)
     assert config.layout((frames, 8, 8)).kept == kept
 
 
@@ -64,7 +64,7 @@ def test_apply_takes_them_by_name_and_balanced_unless_told() -> None:
 @pytest.mark.parametrize("steps", [2, 4, 10, 20, 50])
 def test_quality_has_at_least_as_many_full_steps_as_balanced(steps: int) -> None:
     model = made(tiny("sd3").build)
-    full = {name: count_steps(policy_of(tm.preset(name, model, keep=True)), steps).full for name in NAMES}
+    full = {name: count_steps(policy_of(tm.preset(name, model, merge_tokens=True)), steps).full for name in NAMES}
     assert full["quality"] >= full["balanced"] >= full["fast"]
 
 

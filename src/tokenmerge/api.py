@@ -113,7 +113,7 @@ def apply(
     """
     models = denoisers_of(pipeline_or_model)
     timings = config.timings if isinstance(config, Worthwhile) else ()
-    config = _config_of(config, pipeline_or_model, keep is not None)
+    config = _config_of(config, pipeline_or_model, keep is not None or bool(reference_ratio))
     if steps is not None:
         check_whole("steps", steps, least=1)
     for model in models:
@@ -139,11 +139,11 @@ def apply(
     return Handle(sessions, config, timings)
 
 
-def _config_of(config: Any, pipeline_or_model: Any, keep: bool) -> MergeConfig:
+def _config_of(config: Any, pipeline_or_model: Any, merge_tokens: bool) -> MergeConfig:
     if isinstance(config, str):
         from tokenmerge.presets import preset
 
-        return preset(config, pipeline_or_model, keep)  # type: ignore[arg-type]
+        return preset(config, pipeline_or_model, merge_tokens)  # type: ignore[arg-type]
     config = config.config if isinstance(config, Worthwhile) else config
     if not isinstance(config, MergeConfig):
         raise ConfigError(
@@ -182,7 +182,7 @@ def merged(
     reference_ratio: float = 0.0,
     steps: int | None = None,
 ) -> Iterator[Handle]:
-    """Merging for the length of a `with` block, taken out at its end whatever happens in it. Arguments as of `apply`."""
+    """Merging for the length of a `with` block, taken out at its end whatever happens in it. As `apply` else."""
     handle = apply(pipeline_or_model, config, keep, reference_ratio, steps)
     try:
         yield handle

@@ -27,8 +27,8 @@ STEP_SPEEDUPS: dict[Name, float] = {"quality": 1.5, "balanced": 2.0, "fast": 3.0
 # Kept whatever the model: in some, every token attends to a few that are unlike all others.
 OUTLIERS = 8
 
-# With a `keep` mask, which says where tokens must not be merged: methods that merge them, and so can spare some.
-MASKED: dict[Name, MergeConfig] = {
+# With a `keep` mask or a `reference_ratio`, which say what tokens are merged: methods that merge them at most steps.
+MERGING: dict[Name, MergeConfig] = {
     "quality": TileMean(tile=2, correction=FullSteps(every=3)),
     "balanced": TileMean(),
     "fast": TileMean(correction=FullSteps(every=8, within=0.5)),
@@ -36,18 +36,18 @@ MASKED: dict[Name, MergeConfig] = {
 # Videos: with nearly as many tokens, tiles four frames deep kept up to 3 dB more of a toy video than flat ones, unless
 # it moves by two tokens from one latent frame to the next (docs/quality.md).
 DEEP = (4, 2, 2)
-MASKED_VIDEO: dict[Name, MergeConfig] = {
-    "quality": MASKED["quality"],
+MERGING_VIDEO: dict[Name, MergeConfig] = {
+    "quality": MERGING["quality"],
     "balanced": TileMean(tile=DEEP),
     "fast": TileMean(tile=DEEP, correction=FullSteps(every=8, within=0.5)),
 }
 
 
-def preset(name: Name, model: Any, keep: bool = False) -> MergeConfig:
+def preset(name: Name, model: Any, merge_tokens: bool = False) -> MergeConfig:
     """A config for a pipeline, or a bare UNet or transformer.
 
     name: "quality" stays closest to the unmerged image, "fast" saves most, "balanced" lies between.
-    keep: whether it is to spare a part of the image, given by a mask. It then merges tokens and skips no step.
+    merge_tokens: whether it must merge tokens, because a mask or a ratio says which ones. It then skips no step.
 
     >>> config = preset("quality", pipe)  # doctest: +SKIP
     >>> handle = apply(pipe, "quality")  # the same  # doctest: +SKIP
@@ -56,8 +56,8 @@ def preset(name: Name, model: Any, keep: bool = False) -> MergeConfig:
         raise ConfigError(f"preset {name!r} is not known: use one of {', '.join(map(repr, NAMES))}.")
     denoiser: nn.Module = denoisers_of(model)[0]
     family = family_of(denoiser)
-    if keep:
-        return (MASKED_VIDEO if family.video else MASKED)[name]
+    if merge_tokens:
+        return (MERGING_VIDEO if family.video else MERGING)[name]
     stacks = family.stacks(denoiser)
     parts = [part for stack in stacks for block in stack.blocks for part in block.parts]
     separable = any(part.can_separate_keys for part in parts)

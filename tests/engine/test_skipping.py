@@ -180,3 +180,29 @@ def test_a_wrong_speedup_is_refused(value: Any) -> None:
         tm.TileMean(step_speedup=value)
     with pytest.raises(ConfigError, match="above 1"):
         tm.SkipSteps(step_speedup=1)
+
+
+def test_images_too_short_to_skip_read_fewer_keys_if_asked() -> None:
+    pipe = build_tiny_random()
+    exact = image_of(pipe, 4)
+    with tm.merged(pipe, tm.SkipSteps(step_speedup=2.0, sample_keys=True, min_tokens=16)) as handle:
+        short = image_of(pipe, 4)
+        measured = handle.explain(steps=4).models[0].measured
+        assert measured is not None
+        assert (measured.full, measured.skipped) == (0, 0)
+        assert not torch.equal(short, exact)
+        image_of(pipe, 8)
+        measured = handle.explain(steps=8).models[0].measured
+        assert measured is not None
+        assert (measured.full, measured.skipped) == (4, 4)
+
+
+def test_a_loop_of_its_own_may_say_how_many_steps_it_has() -> None:
+    model = tiny_flux()
+    with tm.merged(model, TWICE, steps=12) as handle:
+        flux_loop(model, 12)
+        measured = handle.explain(steps=12).models[0].measured
+    assert measured is not None
+    assert measured.skipped == 6
+    with pytest.raises(ConfigError, match="steps"):
+        tm.apply(model, TWICE, steps=0)

@@ -122,7 +122,9 @@ IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "emoji-flux": {"true_cfg_scale": 3.0, "negative_prompt": ""},
 }
 PRESETS: dict[str, Callable[[Any], tm.MergeConfig]] = {
-    "quality": lambda pipe: tm.SampledKeys() if hasattr(pipe, "unet") else tm.preset("quality", pipe, keep=True),
-    "balanced": lambda pipe: tm.preset("balanced", pipe, keep=True),
-    "fast": lambda pipe: tm.preset("fast", pipe, keep=True),
+    "quality": lambda pipe: (
+        tm.SampledKeys() if hasattr(pipe, "unet") else tm.preset("quality", pipe, merge_tokens=True)
+    ),
+    "balanced": lambda pipe: tm.preset("balanced", pipe, merge_tokens=True),
+    "fast": lambda pipe: tm.preset("fast", pipe, merge_tokens=True),
 }

@@ -83,6 +83,11 @@ def refuse_misfit(
             f"{type(config).__name__} cannot keep a part of the image as it is: use TileMean or ToMA with keep, or "
             f"leave keep out."
         )
+    if reference_ratio and config.merges_short_images_only:
+        raise ConfigError(
+            f"reference_ratio is {reference_ratio:g}, and {type(config).__name__} merges no tokens at most steps: use "
+            f"TileMean, ToMA or SampledKeys, or leave reference_ratio out."
+        )
     if reference_ratio and all(stack.references is no_references for stack in stacks):
         raise ConfigError(
             f"reference_ratio is {reference_ratio:g}, and {family.name} is given no images to edit behind its own "
