@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tokenmerge.methods.interfaces import BlockContext
+from tokenmerge.config.interfaces import BlockContext
 from tokenmerge.methods.tile_mean import TileMean
 from tokenmerge.runtime.pipelines import load_pipeline
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.engine.arguments import token_argument
 from tokenmerge.engine.residual import contradictions
 from tokenmerge.engine.session import Session
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.methods.tomesd import ToMeSD
 from tokenmerge.models.arguments import argument_names, named_arguments
 from tokenmerge.models.base import Family, Stack, chosen_parts

@@ -31,7 +31,7 @@ def test_operations_of_toma_shorten_and_lengthen(name: str) -> None:
 
 
 def test_weights_alone_keep_the_destinations() -> None:
-    from tokenmerge.methods.interfaces import Operators
+    from tokenmerge.config.interfaces import Operators
 
     operations = toma_operations(torch.randn(2, 256, 8), ToMA())
     selected, weighted = operations["select"](), operations["weights"]()

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from tokenmerge import TileMean
+from tokenmerge.config.interfaces import BlockContext, Operator
 from tokenmerge.engine.correction import unmerge_corrected
 from tokenmerge.engine.state import Calibration, Memory
-from tokenmerge.methods.interfaces import BlockContext, Operator
 
 Recorded = tuple[float, Tensor]  # the merging error everywhere, and the merged tokens at that step
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tokenmerge.config.interfaces import Operators
 from tokenmerge.engine.state import Group, State
-from tokenmerge.methods.interfaces import Operators
 
 
 def run(group: Group) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokenmerge import LowerBound, SampledKeys, TileMean, ToDo, ToFu, ToMA, ToMeSD
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge
+from tokenmerge.config.interfaces import BlockContext, CannotMerge
 
 EVERYWHERE = BlockContext("block", index=0, count=2)
 LATER = BlockContext("block", index=1, count=2)

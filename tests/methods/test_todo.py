@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tokenmerge as tm
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge
+from tokenmerge.config.interfaces import BlockContext, CannotMerge
 
 
 @pytest.mark.parametrize("channels", [320, 640, 48])

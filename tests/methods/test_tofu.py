@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tokenmerge as tm
+from tokenmerge.config.interfaces import BlockContext
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext
 
 GRID = (6, 6)
 

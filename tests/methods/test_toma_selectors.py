@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tokenmerge import SampledKeys, TileMean, ToMA, ToMeSD
+from tokenmerge.config.interfaces import BlockContext
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext
 
 
 @pytest.mark.parametrize("one_for_batch", [False, True])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tokenmerge as tm
+from tokenmerge.config.interfaces import BlockContext, CannotMerge
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge
 
 
 def kept(config, index=0, batch=1, grid=(16, 16)):

@@ -15,8 +15,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import tokenmerge as tm
+from tokenmerge.config.interfaces import Operators
 from tokenmerge.engine.session import Session, session_of
-from tokenmerge.methods.interfaces import Operators
 
 # Small enough for the tiny models, and merging from the first block on.
 SMALL: dict[str, Any] = {"min_tokens": 16, "skip_blocks": 0}

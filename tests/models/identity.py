@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.methods.interfaces import BlockContext, Layout, Operators
+from tokenmerge.config.interfaces import BlockContext, Layout, Operators
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.ops.regions import regions_of
 

@@ -18,8 +18,8 @@ from tiny_models import TINY_MODELS, TinyModel, made
 from torch import Tensor, nn
 
 import tokenmerge as tm
+from tokenmerge.config.interfaces import BlockContext
 from tokenmerge.errors import ConfigError, MergeRuntimeError, TokenMergeError
-from tokenmerge.methods.interfaces import BlockContext
 from tokenmerge.ops.regions import regions_of
 from tokenmerge.ops.selection import SELECTORS, select_facility_location
 

@@ -26,8 +26,8 @@ from tiny_models import made
 from tiny_models.unets import sd15_unet
 
 import tokenmerge as tm
+from tokenmerge.config.interfaces import Operators
 from tokenmerge.engine.session import session_of
-from tokenmerge.methods.interfaces import Operators
 
 GENERATIONS = 300
 SETTLED = 10  # generations after which memory has to stay as it is

@@ -11,8 +11,8 @@ from PIL import Image
 from small_requests import small
 
 from tokenmerge.api import denoisers_of
+from tokenmerge.config.interfaces import BlockContext
 from tokenmerge.engine.session import session_of
-from tokenmerge.methods.interfaces import BlockContext
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.todo import ToDo
 from tokenmerge.methods.toma import ToMA

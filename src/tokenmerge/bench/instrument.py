@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig, Scope
-from tokenmerge.methods.interfaces import BlockContext, Layout, Operator, Operators
+from tokenmerge.config.interfaces import BlockContext, Layout, Operator, Operators
 from tokenmerge.ops.regions import Regions
 from tokenmerge.runtime.timing import Stopwatch
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tokenmerge.bench.contenders import PACKAGE
 from tokenmerge.bench.result import Measurement
+from tokenmerge.config.interfaces import BlockContext
 from tokenmerge.errors import UsageError
-from tokenmerge.methods.interfaces import BlockContext
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.runtime.timing import Clock
 

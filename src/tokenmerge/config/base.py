@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tokenmerge.config.checks import check_choice, check_flag, check_names, check_whole, listed, store_tuple
 from tokenmerge.config.correction import FullSteps, read_correction
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.config.ratio import Ratio, is_ratio, moments, ratio_at, stored_ratio, varies
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 
 Scope = Literal["site", "block", "stack"]
 Keys = Literal["merged", "all", "sampled"]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tokenmerge.config.interfaces import Layout
 from tokenmerge.engine.arguments import TokenArgument, joined, split_pieces
 from tokenmerge.engine.compatibility import refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
@@ -19,7 +20,6 @@ from tokenmerge.engine.program import AttentionRow, RotaryRow
 from tokenmerge.engine.span import refuse_image_mask
 from tokenmerge.engine.state import Group, Memory
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.methods.interfaces import Layout
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, with_argument
 from tokenmerge.models.base import Block
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokenmerge.config.interfaces import Operator
 from tokenmerge.engine.state import BranchMemory, Calibration, Memory
-from tokenmerge.methods.interfaces import Operator
 from tokenmerge.ops.tiles import add_weighted
 
 CALIBRATIONS = 2  # a third gains a tenth of a decibel, for half as much memory again (docs/quality.md)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.interfaces import BlockContext, Layout
 from tokenmerge.engine.placement import Placement
-from tokenmerge.methods.interfaces import BlockContext, Layout
 from tokenmerge.models.base import Block, Part, Stack
 
 

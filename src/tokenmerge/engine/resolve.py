@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout
 from tokenmerge.engine.placement import Placement
 from tokenmerge.engine.program import (
     AttentionRow,
@@ -25,7 +26,6 @@ from tokenmerge.engine.program import (
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.subset import key_distance, key_subset
 from tokenmerge.errors import ConfigError, MergeRuntimeError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout
 from tokenmerge.methods.references import JoinedLayout, with_references
 from tokenmerge.models.base import Block, Part, chosen_parts
 

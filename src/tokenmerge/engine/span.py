@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tokenmerge.config.interfaces import Operators
 from tokenmerge.engine.arguments import Pieces, TokenArgument, joined, split_pieces, with_changed
 from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.program import SpanRow
 from tokenmerge.engine.state import Group, Memory
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.methods.interfaces import Operators
 from tokenmerge.methods.references import plan_of
 from tokenmerge.models.arguments import Args, Kwargs, given_argument, with_argument
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tokenmerge.config.interfaces import Operators
 from tokenmerge.config.keep import protected_tokens
 from tokenmerge.engine.arguments import TokenArgument, token_argument
 from tokenmerge.engine.attention import AttentionHook, RotaryHook
@@ -18,7 +19,6 @@ from tokenmerge.engine.resolve import resolve
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.span import Span
 from tokenmerge.engine.state import Memory
-from tokenmerge.methods.interfaces import Operators
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, named_arguments
 from tokenmerge.models.base import Block
 from tokenmerge.ops.compiling import outside_compile

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tokenmerge.methods.interfaces import Operators
+from tokenmerge.config.interfaces import Operators
 
 
 @dataclass

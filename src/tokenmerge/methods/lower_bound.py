@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from tokenmerge.methods.interfaces import BlockContext, Layout, Operators, operators_for
+from tokenmerge.config.interfaces import BlockContext, Layout, Operators, operators_for
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.methods.toma_plan import destinations_of

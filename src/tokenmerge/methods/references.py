@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operator, Operators
 from tokenmerge.errors import ConfigError, MergeRuntimeError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operator, Operators
 from tokenmerge.methods.sampled_keys import SampledKeys
 from tokenmerge.methods.tile_mean import TileMean
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tokenmerge.config.base import Keys, MergeConfig
 from tokenmerge.config.checks import check_step_speedup, check_whole, store_tile
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators, SelectedKeys
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, SelectedKeys
 from tokenmerge.methods.tiled import by, tile_on
 from tokenmerge.ops.hashing import scrambled
 from tokenmerge.ops.outliers import left_in_tiles, outliers_of

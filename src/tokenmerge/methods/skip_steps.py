@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import check_flag, check_step_speedup
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.methods.sampled_keys import SampledKeys
 
 # What images get that are too short to skip steps. Outliers, because few-step models are known for attention sinks.

@@ -12,8 +12,8 @@ from torch import Tensor
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import check_step_speedup, check_whole, store_tile
 from tokenmerge.config.correction import FullSteps
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.methods.tiled import by, refuse_white_mask, tile_on
 from tokenmerge.ops.indexing import tokens_at

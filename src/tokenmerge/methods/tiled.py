@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from tokenmerge.config.interfaces import CannotMerge
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import CannotMerge
 
 
 def tile_on(grid: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tokenmerge.config.base import Keys, MergeConfig
 from tokenmerge.config.checks import store_tuple
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators, SelectedKeys
 from tokenmerge.config.ratio import Ratio, is_number
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, SelectedKeys
 from tokenmerge.ops.pooling import nearest_pooling, pooled_grid
 
 

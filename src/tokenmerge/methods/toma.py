@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import check_choice, check_whole, store_tile
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.config.ratio import Ratio
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.methods.tiled import refuse_white_mask, tile_on
 from tokenmerge.methods.toma_plan import make_plan
 from tokenmerge.ops.regions import Regions, regions_of, stripe_tile

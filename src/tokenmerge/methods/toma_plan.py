@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tokenmerge.config.interfaces import BlockContext, Layout, Operators, operators_for
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, Layout, Operators, operators_for
 from tokenmerge.methods.linear import LinearOperator
 from tokenmerge.ops.attention_merge import (
     assignment_weights,

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig, Share
 from tokenmerge.config.checks import check_flag, check_whole
+from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.config.ratio import Ratio, numbers_of
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.methods.matched import MatchedOperator
 from tokenmerge.ops.bipartite import Matching, count_destinations, match_tokens, merge_by_mean, split_tokens
 from tokenmerge.ops.similarity import unit_tokens

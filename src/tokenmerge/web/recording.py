@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tokenmerge.config.interfaces import Operator
 from tokenmerge.engine.arguments import split_pieces, token_argument
 from tokenmerge.engine.placement import Placement
 from tokenmerge.engine.schedule import Kind
@@ -20,7 +21,6 @@ from tokenmerge.engine.session import Session
 from tokenmerge.engine.stack_run import StackRun
 from tokenmerge.eval.figures.clusters import CLUSTERS, chosen, kmeans
 from tokenmerge.eval.figures.overlap import overlaps, recorded_destinations
-from tokenmerge.methods.interfaces import Operator
 from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.toma import ToMA
 from tokenmerge.models.base import Block
