@@ -24,11 +24,10 @@ from tokenmerge.runtime.fidelity import psnr_of
 from tokenmerge.runtime.pipelines import load_pipeline
 from tokenmerge.testing import Nothing
 
-SIZE, STEPS = 256, 10
+SIZE, STEPS = 256, 8
 # What is generated, and what the reference shows.
-CASES = ("red apple", "automobile"), ("sailboat", "red apple"), ("cat face", "dog face")
-RATIOS = (0.5, 0.75, 0.875, 0.9375)
-TILES = {0.5: (1, 2), 0.75: (2, 2), 0.875: (2, 4), 0.9375: (4, 4)}
+CASES = ("red apple", "automobile"), ("cat face", "dog face")
+RATIOS = (0.5, 0.75, 0.9375)
 
 
 def generate(pipe: Any, prompt: str, seed: int, **more: Any) -> Any:
@@ -62,10 +61,10 @@ def editing(transformer: Any, reference: Tensor) -> Iterator[None]:
 def configs() -> Iterator[tuple[str, tm.MergeConfig, float]]:
     whole = Nothing(scope="stack", tiled=False, min_tokens=0)
     for ratio in RATIOS:
-        tiles = tm.TileMean(tile=TILES[ratio], correction=None, min_tokens=0)
         yield f"references {ratio:g}", whole, ratio
-        yield f"image {ratio:g}", tiles, 0.0
-    for ratio in (0.0, 0.5, 0.75):
+    yield "image 0.5", tm.TileMean(tile=(1, 2), correction=None, min_tokens=0), 0.0
+    yield "image 0.75", tm.TileMean(tile=2, correction=None, min_tokens=0), 0.0
+    for ratio in (0.0, 0.75):
         yield f"image 0.75 with full steps, references {ratio:g}", tm.TileMean(tile=2, min_tokens=0), ratio
 
 
@@ -83,8 +82,10 @@ def main(path: str) -> None:
             for name, config, ratio in configs():
                 with tm.merged(pipe, config, reference_ratio=ratio) as handle:
                     rows.setdefault(name, []).append(psnr_of(unmerged, generate(pipe, prompt, seed)))
-                    work = handle.explain(steps=STEPS).models[0].multiply_adds
-                    saved[name] = 1 - work.average / work.unmerged
+                    print(name, rows[name][-1], flush=True)
+                    if name not in saved:
+                        work = handle.explain(steps=STEPS).models[0].multiply_adds
+                        saved[name] = 1 - work.average / work.unmerged
     table = [
         {"merged": name, "psnr": round(sum(found) / len(found), 2), "multiply_adds_saved": round(saved.get(name, 0), 3)}
         for name, found in rows.items()

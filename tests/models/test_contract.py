@@ -96,33 +96,33 @@ def test_any_size_and_batch(tiny: TinyModel, config: tm.MergeConfig) -> None:
 
 @every_method(2)
 def test_each_sample_is_merged_by_itself(tiny: TinyModel, config: tm.MergeConfig) -> None:
-    if not tiny.double:
-        pytest.skip("it has float32 in its own code")
     # In double precision: what these models magnify of float32's rounding, which differs between machines, passes 1e-5.
-    model = nn.Module.double(made(tiny.build))
-    grid = tiny.grid(8, 12)
+    # Some have float32 in their own code, and are held to as much as that allows.
+    model = nn.Module.double(made(tiny.build)) if tiny.double else made(tiny.build)
+    grid, most = tiny.grid(8, 12), 1e-10 if tiny.double else 1e-4
 
     def call(*seeds: int) -> Tensor:
-        return tiny.run(model, tree_map_only(Tensor, in_double, tiny.inputs(seeds, grid)))
+        inputs = tiny.inputs(seeds, grid)
+        return tiny.run(model, tree_map_only(Tensor, in_double, inputs) if tiny.double else inputs)
 
     tm.apply(model, config)
     together = call(1, 2, 3)
     alone = torch.cat([call(seed) for seed in (1, 2, 3)])
     if not any(stack.stack.one_for_batch for stack in session_on(model).stacks):
-        same(together, alone)
+        same(together, alone, most)
         return
     # One choice for the batch: the same samples twice ask for what they ask for once.
     never_look = isinstance(config, (tm.LowerBound, tm.ToDo, tm.TileMean, tm.SampledKeys))
-    assert torch.allclose(together, alone, atol=1e-5) == never_look
-    same(call(1, 2, 1, 2)[:2], call(1, 2))
+    assert torch.allclose(together, alone, atol=max(most, 1e-5)) == never_look
+    same(call(1, 2, 1, 2)[:2], call(1, 2), most)
 
 
 def in_double(value: Tensor) -> Tensor:
     return value.double() if value.is_floating_point() else value
 
 
-def same(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+def same(one: Tensor, other: Tensor, most: float) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=most)
 
 
 @cases(
