@@ -39,12 +39,13 @@ def test_references_run_on_fewer_tokens(name: str, scope: Any, ratio: float, kep
     with tm.merged(model, config, reference_ratio=ratio) as handle:
         with key_lengths() as keys:
             after = call(model, inputs)
-        report = str(handle.explain())
+        (stack,) = handle.explain().models[0].stacks
     assert keys[0] == 32 + kept + tiny(name).text
     assert set(keys) == {keys[0]}
     assert after.shape == before.shape
     assert after.isfinite().all()
-    assert f"references: {kept} of 24 tokens kept" in report
+    assert f"references: {kept} of 24 tokens kept" in stack.note
+    assert (stack.tokens, stack.kept) == (64 + 24, 32 + kept)
     assert torch.equal(call(model, inputs), before)
     assert count_hooks(model) == hooks
 
@@ -59,6 +60,17 @@ def test_references_of_equal_tokens_lose_nothing(scope: Any) -> None:
     before = call(model, inputs)
     config = Identity(scope=scope, skip_blocks=0, proportional=True)
     with tm.merged(model, config, reference_ratio=0.5), key_lengths() as keys:
+        after = call(model, inputs)
+    assert set(keys) == {64 + 12 + 5}
+    close(after[:, :64], before[:, :64])
+
+
+def test_methods_that_skip_steps_merge_references_alone() -> None:
+    model, inputs = made(tiny("flux").build), flux_inputs([1, 2], GRID, references=(1, 24))
+    inputs["img_ids"] = torch.cat([image_ids(*GRID, 3), torch.tensor([[1.0, 3.0, 2.0]]).expand(24, -1)])
+    inputs["hidden_states"][:, 64:] = inputs["hidden_states"][:, 64:65]
+    before = call(model, inputs)
+    with tm.merged(model, tm.SkipSteps(skip_blocks=0), reference_ratio=0.5), key_lengths() as keys:
         after = call(model, inputs)
     assert set(keys) == {64 + 12 + 5}
     close(after[:, :64], before[:, :64])
