@@ -13,6 +13,7 @@ from torch.nn import functional
 import tokenmerge as tm
 from tokenmerge.models import FAMILIES
 from tokenmerge.models.base import Call, Family, Part, Stack, blocks_of, new_like, patch_grid, signature_of
+from tokenmerge.presets import NAMES
 
 WIDTH, SINKS = 16, (5, 70, 133, 250)
 
@@ -118,4 +119,10 @@ def test_whole_keys_keep_it_too() -> None:
 
 @pytest.mark.parametrize("steps", [1, 4, 12])
 def test_keys_beside_skipped_steps_keep_it(steps: int) -> None:
-    assert error(tm.SampledKeys(outliers=8, min_tokens=0, step_speedup=2.0), steps) < 0.01
+    assert error(tm.SampledKeys(outliers=8, min_tokens=0, step_speedup=2.0), steps) < 0.03
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("steps", [2, 4, 12])
+def test_no_preset_loses_it(name: str, steps: int) -> None:
+    assert error(name, steps) < 0.1
