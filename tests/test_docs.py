@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tokenmerge.cli.main import build_parser
+from tokenmerge.report.worthwhile import Worthwhile
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
@@ -56,6 +58,10 @@ def test_its_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     # Stand-ins for what needs a download or minutes.
     monkeypatch.setattr(diffusers.DiffusionPipeline, "from_pretrained", lambda *_, **__: pipe)
     monkeypatch.setattr(zoo, "load", lambda *_, **__: quick_pipeline())
+    # Their own tests try all they do; here one candidate is enough, and no block is timed.
+    mild = tokenmerge.SampledKeys(tile=2)
+    monkeypatch.setattr(tokenmerge, "tune", partial(tokenmerge.tune, candidates=[mild], progress=False))
+    monkeypatch.setattr(tokenmerge, "worthwhile", lambda pipe, config, size: Worthwhile(config, ()))
     white = Image.new("L", (SIDE, SIDE))
     white.paste(255, (32, 32, 64, 64))
     names: dict[str, Any] = {"__name__": "page", "pipe": pipe, "mask": white, "tm": tokenmerge}
