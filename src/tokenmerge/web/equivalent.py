@@ -10,6 +10,7 @@ from typing import Any
 import tokenmerge
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.correction import FullSteps
+from tokenmerge.errors import ConfigError
 from tokenmerge.methods.named import named_config, takes_ratio
 from tokenmerge.web.bounds import Request
 
@@ -53,13 +54,27 @@ def constructor(config: MergeConfig) -> str:
     name = type(config).__name__
     if name not in tokenmerge.__all__:
         return f"tm.MergeConfig.from_dict({config.to_dict()!r})"
+    given = _needed(config)
+    return f"tm.{name}({', '.join(f'{option}={_as_code(value)}' for option, value in given.items())})"
+
+
+def _needed(config: MergeConfig) -> dict[str, Any]:
+    """The options that make the config: not those that are defaults, or follow from others. A ratio is always named."""
     plain = type(config)()
-    given = [
-        f"{field.name}={_as_code(getattr(config, field.name))}"
-        for field in dataclasses.fields(config)
-        if field.name == "ratio" or getattr(config, field.name) != getattr(plain, field.name)
-    ]
-    return f"tm.{name}({', '.join(given)})"
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    needed = {name: value for name, value in values.items() if name == "ratio" or value != getattr(plain, name)}
+    for name in [name for name in needed if name != "ratio"]:
+        rest = {other: value for other, value in needed.items() if other != name}
+        if _makes(config, rest):
+            needed = rest
+    return needed
+
+
+def _makes(config: MergeConfig, options: dict[str, Any]) -> bool:
+    try:
+        return type(config)(**options) == config
+    except ConfigError:
+        return False
 
 
 def _as_code(value: Any) -> str:
