@@ -18,6 +18,7 @@ from tokenmerge.errors import ConfigError, NothingMergedWarning
 from tokenmerge.integrations.comfyui.nodes import explained
 from tokenmerge.integrations.comfyui.sampler_calls import calls_of, clean_weights
 from tokenmerge.integrations.comfyui.sampling import Merging
+from tokenmerge.presets import preset
 
 TWICE = tm.SkipSteps(step_speedup=2.0)
 SMALL = (16, 16)  # latents
@@ -83,6 +84,14 @@ def test_steps_are_skipped_and_the_last_is_computed(sampler: str, flux: Any) -> 
     assert any(computed[-2:])
     assert f"{session.skipped_calls} of them skipped" in explained(merging.on(flux))
     assert hooks_on(flux) == 0
+
+
+def test_short_runs_sample_keys_instead(flux: Any) -> None:
+    merging = Merging(preset("balanced", flux.model.diffusion_model))
+    changed = sample(merging.on(flux), steps=4)
+    assert merging.last is not None
+    assert (merging.last.merged_calls, merging.last.skipped_calls) == (4, 0)
+    assert largest_difference(changed, sample(flux, steps=4)) > 1e-3
 
 
 def test_only_a_part_of_the_sampling_is_skipped(flux: Any) -> None:

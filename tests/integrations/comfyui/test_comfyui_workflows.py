@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import tokenmerge as tm
 from tokenmerge.config.keep import read_mask
 from tokenmerge.integrations.comfyui.nodes import METHODS, UNTOUCHED, TokenMergeAdvanced
 from tokenmerge.presets import NAMES, preset
+
+OWN = ("tile", "outliers", "step_speedup", "skip_blocks")  # options that a preset sets
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +47,14 @@ def test_branches_of_one_model_never_share_settings(comfyui: ComfyUI, base: Path
     alone = {}
     merges: dict[str, dict[str, Any]] = {"quality": token_merge(preset="quality"), "fast": token_merge(preset="fast")}
     for name in merges:
-        run(comfyui, {**inputs_of(), f"merge {name}": merges[name], **sampling([f"merge {name}", 0], name)})
+        run(comfyui, {**inputs_of(), f"merge {name}": merges[name], **sampling([f"merge {name}", 0], name, steps=8)})
         alone[name] = saved(base, name)
-    run(comfyui, {**inputs_of(), **sampling(["model", 0], "plain")})
+    run(comfyui, {**inputs_of(), **sampling(["model", 0], "plain", steps=8)})
     alone["plain"] = saved(base, "plain")
     together = {**inputs_of(), **{f"merge {name}": merge for name, merge in merges.items()}}
     for name in alone:
         model = ["model", 0] if name == "plain" else [f"merge {name}", 0]
-        together |= sampling(model, name, seed=4)
+        together |= sampling(model, name, seed=4, steps=8)
     run(comfyui, together)  # another seed, so that nothing is cached
     for name in alone:
         together[name]["inputs"]["seed"] = 3
@@ -149,24 +152,24 @@ def test_steps_are_skipped_from_the_advanced_node(comfyui: ComfyUI) -> None:
 
 
 def test_every_preset_can_be_set_up_on_the_advanced_node() -> None:
-    """But for `within`, which is a detail of full steps."""
+    """But for what becomes of images that are too short to skip steps, and for `within` of full steps."""
     for make in (small_models.sdxl, small_models.flux):
         model = make()
-        for name in NAMES:
-            wanted = preset(name, model.model.diffusion_model)
-            values = wanted.to_dict()
-            options = {option: values[option] for option in UNTOUCHED if option in values}
-            options |= {"scope": values["scope"] or "auto", "skip_blocks": -1}
-            options["tile"] = values["tile"][0] if "tile" in values else 0
-            correction = values["correction"]
-            options["full_steps"] = -1 if correction is None else correction["every"]
-            made = TokenMergeAdvanced.config(model, method=values["method"], **{**UNTOUCHED, **options})
-            assert {**made.to_dict(), "correction": None} == {**values, "correction": None}
+        for name, keeps in product(NAMES, (True, False)):
+            wanted = preset(name, model.model.diffusion_model, keeps)
+            options = {option: getattr(wanted, option) for option in UNTOUCHED if wanted.has_option(option)}
+            options |= {"scope": "auto", "skip_blocks": -1, "tile": getattr(wanted, "tile", (0, 0))[0]}
+            if wanted.correction is not None:
+                options["full_steps"] = wanted.correction.every
+            method = type(wanted).__name__
+            made = TokenMergeAdvanced.config(model, keeps, method=method, **{**UNTOUCHED, **options})
+            assert type(made) is type(wanted)
+            assert all(getattr(made, option, None) == value for option, value in vars(wanted).items() if option in OWN)
 
 
 def test_the_advanced_node_as_it_comes_is_its_method(comfyui: ComfyUI) -> None:
     for method in METHODS:
-        assert TokenMergeAdvanced.config(None, method=method, **UNTOUCHED) == getattr(tm, method)()
+        assert TokenMergeAdvanced.config(None, False, method=method, **UNTOUCHED) == getattr(tm, method)()
 
 
 @pytest.mark.parametrize(
@@ -197,4 +200,6 @@ def test_a_mask_keeps_what_it_covers(comfyui: ComfyUI, base: Path) -> None:
     merge = token_merge(keep=["part", 0])
     workflow = {**inputs_of(), **masks, "merge": merge, **sampling(["merge", 0], "kept"), "explain": explain}
     text = run(comfyui, workflow).outputs["explain"]["text"][0]
+    assert "TileMean" in text
+    assert "384 -> " in text
     assert "384 -> 24 " not in text

@@ -32,8 +32,8 @@ class MergingNode(io.ComfyNode):
     """What nodes that merge have in common: all their inputs but those from which `config` makes a config."""
 
     @classmethod
-    def config(cls, model: Any, **options: Any) -> MergeConfig:
-        """What the node's own inputs ask for."""
+    def config(cls, model: Any, keeps: bool, **options: Any) -> MergeConfig:
+        """What the node's own inputs ask for. keeps: a mask says which tokens are not merged."""
         raise NotImplementedError
 
     @classmethod
@@ -54,7 +54,8 @@ class MergingNode(io.ComfyNode):
                 io.Mask.Input(
                     "keep",
                     optional=True,
-                    tooltip="What must stay sharp: tokens that hold a white pixel are not merged.",
+                    tooltip="What must stay sharp: tokens that hold a white pixel are not merged. Presets then merge "
+                    "tokens instead of skipping steps.",
                 ),
             ],
             outputs=[io.Model.Output(tooltip="The faster model.")],
@@ -69,7 +70,7 @@ class MergingNode(io.ComfyNode):
         keep: torch.Tensor | None = None,
         **options: Any,
     ) -> io.NodeOutput:
-        config = cls.config(model, **options)
+        config = cls.config(model, keep is not None, **options)
         return io.NodeOutput(Merging(config, _mask(keep), start_percent, end_percent).on(model))
 
 
@@ -97,8 +98,8 @@ class TokenMerge(MergingNode):
         return cls.schema("TokenMerge", "Token Merge", description, own_inputs)
 
     @classmethod
-    def config(cls, model: Any, **options: Any) -> MergeConfig:
-        return preset(options["preset"], model.model.diffusion_model)
+    def config(cls, model: Any, keeps: bool, **options: Any) -> MergeConfig:
+        return preset(options["preset"], model.model.diffusion_model, merge_tokens=keeps)
 
 
 class TokenMergeAdvanced(MergingNode):
@@ -159,7 +160,7 @@ class TokenMergeAdvanced(MergingNode):
         return cls.schema("TokenMergeAdvanced", "Token Merge (advanced)", description, own_inputs)
 
     @classmethod
-    def config(cls, model: Any, **options: Any) -> MergeConfig:
+    def config(cls, model: Any, keeps: bool, **options: Any) -> MergeConfig:
         method = options.pop("method")
         chosen = {name: value for name, value in options.items() if value != UNTOUCHED[name]}
         full_steps = chosen.pop("full_steps", None)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.clock import Clock
 from tokenmerge.engine.session import Session, session_of
+from tokenmerge.engine.skipped_steps import FEWEST_STEPS
 from tokenmerge.engine.skipping import TimelineOf
 from tokenmerge.errors import AlreadyAppliedError, ConfigError
 from tokenmerge.integrations.comfyui.sampler_calls import SamplerCalls, calls_of, clean_weights
@@ -73,7 +74,9 @@ class Merging:
         sigmas_of_calls = sigmas[:-1].tolist() if calls is None else calls.sigmas
         self.steps = sum(map(run.covers, sigmas_of_calls))
         self.steps_outside = len(sigmas_of_calls) - self.steps
-        if _reaches_inside(session):
+        # Where steps are skipped and no token is merged, attention stays whichever ComfyUI was started with.
+        merges = self.steps < FEWEST_STEPS or not self.config.merges_short_images_only
+        if merges and _reaches_inside(session):
             options[OVERRIDE] = partial(attend_by_pytorch, before=options.get(OVERRIDE))
         with _attached(session):
             return executor(guider, sigmas, extra_args, *args, **kwargs)
