@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from tabulate import tabulate
@@ -14,14 +15,20 @@ GAP = 2  # between two columns
 def fitted(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
     """A table of at most 100 columns: the widest column is wrapped, down to a readable width.
 
-    >>> print(fitted([["a", "word " * 30]], ["", "note"]))
-        note
-    --  ----------------------------------------------------------------------------------------------
-    a   word word word word word word word word word word word word word word word word word word word
-        word word word word word word word word word word word
+    >>> print(fitted([["2,048", "word " * 21]], ["tokens", "note"]))
+    tokens    note
+    --------  -----------------------------------------------------------------------------------------
+    2,048     word word word word word word word word word word word word word word word word word word
+              word word word
     """
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    # tabulate gives a header two columns more than it needs.
+    widths = [max(len(header) + 2, *map(len, cells)) for header, *cells in zip(headers, *rows, strict=True)]
     widest = widths.index(max(widths))
-    others = sum(max(2, width) for index, width in enumerate(widths) if index != widest) + GAP * (len(widths) - 1)
-    widths[widest] = max(LEAST, min(widths[widest], WIDTH - others))
-    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=[max(2, w) for w in widths])
+    others = sum(width for index, width in enumerate(widths) if index != widest) + GAP * (len(widths) - 1)
+    room = max(LEAST, WIDTH - others)
+    # Wrapped here: tabulate, which can do it too, takes cells such as "2,048" for numbers and fails.
+    wrapped = [
+        ["\n".join(textwrap.wrap(cell, room)) if index == widest else cell for index, cell in enumerate(row)]
+        for row in rows
+    ]
+    return tabulate(wrapped, headers, tablefmt="simple", disable_numparse=True)
