@@ -325,9 +325,9 @@ class Nothing(MergeConfig):
         in_tiles = self.tiled and not regions.padded
         return Layout(grid, regions.tokens, regions.tokens, regions.tokens, regions if in_tiles else None)
 
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         batch, count, _ = tokens.shape
-        regions = None if place.in_region_order or layout.regions is None else layout.regions.to(tokens.device)
+        regions = None if context.in_region_order or layout.regions is None else layout.regions.to(tokens.device)
         places = torch.arange(count, device=tokens.device) if regions is None else regions.order
         operator = _Every(regions, torch.ones(batch, count, device=tokens.device), places.expand(batch, -1))
         return Operators(operator, operator)

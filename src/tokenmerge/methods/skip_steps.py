@@ -70,5 +70,5 @@ class SkipSteps(MergeConfig):
             raise CannotMerge("SkipSteps merges no tokens")
         return SHORT_IMAGES.layout_at(grid, downsample)
 
-    def plan(self, tokens: Tensor, layout: Layout, place: BlockContext, previous: Operators | None) -> Operators:
-        return SHORT_IMAGES.plan(tokens, layout, place, previous)
+    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
+        return SHORT_IMAGES.plan(tokens, layout, context, previous)
