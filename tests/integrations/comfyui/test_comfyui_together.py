@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from typing import Any
 
@@ -24,8 +23,6 @@ from tokenmerge.integrations.comfyui.sampling import Merging
 
 every_model = pytest.mark.parametrize("make", [small_models.sdxl, small_models.flux], ids=lambda make: make.__name__)
 SAME = Identity(scope="stack", skip_blocks=0)
-# Inductor needs a compiler of C++.
-BACKEND = "inductor" if shutil.which("g++") else "eager"
 
 
 def merged(model: Any) -> Any:
@@ -171,16 +168,13 @@ def test_patches_of_other_nodes_see_all_tokens_in_grid_order(make: Any) -> None:
 
 @every_model
 def test_torch_compile(make: Any) -> None:
-    """ComfyUI's own node, with the backend it offers first; before and behind ours, and used again without it."""
+    """ComfyUI's own node; and the compiled model used again without ours."""
     model = make()
-    plain, expected = sample(model, steps=6), [sample(way(model), steps=6) for way in (merged, skipped)]
+    plain, expected = sample(model), sample(merged(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compiled = TorchCompileModel.execute(model, BACKEND).args[0]
-        assert largest_difference(sample(compiled, steps=6), plain) < 1e-3
-        for way, latents in zip((merged, skipped), expected, strict=True):
-            assert largest_difference(sample(way(compiled), steps=6), latents) < 1e-3
-        behind = TorchCompileModel.execute(merged(model), BACKEND).args[0]
-        assert largest_difference(sample(behind, steps=6), expected[0]) < 1e-3
-        assert largest_difference(sample(compiled, steps=6), plain) < 1e-3
+        compiled = TorchCompileModel.execute(model, "eager").args[0]
+        assert largest_difference(sample(compiled), plain) < 1e-4
+        assert largest_difference(sample(merged(compiled)), expected) < 1e-3
+        assert largest_difference(sample(compiled), plain) < 1e-4
     assert hooks_on(model) == 0
