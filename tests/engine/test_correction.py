@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tokenmerge import TileMean
 from tokenmerge.config.interfaces import BlockContext, Operator
-from tokenmerge.engine.correction import unmerge_corrected
-from tokenmerge.engine.state import Calibration, Memory
+from tokenmerge.engine.correction import record_full, unmerge_corrected
+from tokenmerge.engine.state import Memory
 
 Recorded = tuple[float, Tensor]  # the merging error everywhere, and the merged tokens at that step
 
@@ -28,7 +28,8 @@ def added_to(tokens: Tensor, *newest_first: Recorded) -> Tensor:
     memory = Memory()
     for step, (error, merged) in enumerate(reversed(newest_first), start=1):
         memory.begin(0, step, new_plan=False)
-        memory.current.full, memory.current.calibrating = operator.unmerge(merged) + error, True
+        record_full(memory, operator.unmerge(merged) + error)
+        memory.current.calibrating = True
         unmerge_corrected(operator, merged, memory)
     memory.begin(0, 9, new_plan=False)
     memory.current.calibrating = False
@@ -69,19 +70,53 @@ def test_a_step_with_several_calls_is_recorded_once() -> None:
         memory.begin(0, step, new_plan=False)
         if step == 11:
             memory.begin(0, step, new_plan=False)  # a call before it came to no end
-        memory.current.full, memory.current.calibrating = torch.full((1, 4, 2), float(call)), True
+        record_full(memory, torch.full((1, 4, 2), float(call)))
+        memory.current.calibrating = True
         unmerge_corrected(operator, torch.zeros(1, 2, 2), memory)
-        assert memory.current.full is None
-    assert [float(each.error.mean()) for each in memory.current.calibrations] == [4, 3]
+        assert not memory.current.waiting
+    assert memory.current.errors is not None
+    assert memory.current.errors.mean(dim=(0, 2, 3)).tolist() == [4, 3]
 
 
-@pytest.mark.parametrize(("outlasts", "left"), [(True, 1), (False, 0)])
-def test_what_was_recorded_of_other_tokens_is_forgotten(outlasts: bool, left: int) -> None:
+def test_a_full_step_that_was_interrupted_leaves_no_trace() -> None:
+    """What it recorded is no error yet; the next full step takes its place."""
+    memory, operator, zeros = Memory(), tile_means(), torch.zeros(1, 2, 2)
+    for step, (output, calibrates) in enumerate(((1.0, True), (7.0, False), (3.0, True)), start=1):
+        memory.begin(0, step, new_plan=False)
+        record_full(memory, torch.full((1, 4, 2), output))
+        memory.current.calibrating = False
+        assert not unmerge_corrected(operator, zeros, memory).any()
+        if calibrates:
+            memory.current.calibrating = True
+            unmerge_corrected(operator, zeros, memory)
+    assert memory.current.errors is not None
+    assert memory.current.errors.mean(dim=(0, 2, 3)).tolist() == [3, 1]
+
+
+def test_an_image_is_recorded_in_the_memory_of_the_one_before() -> None:
+    """CUDA graphs read it where it was when they were captured."""
+    memory, operator = Memory(), tile_means()
+    addresses = set()
+    for _ in range(2):
+        for step in range(4):
+            memory.begin(0, step, new_plan=False)
+            record_full(memory, torch.ones(1, 4, 2))
+            memory.current.calibrating = True
+            unmerge_corrected(operator, torch.zeros(1, 2, 2), memory)
+            addresses.add(tuple(tensor.data_ptr() for tensor in memory.current.tensors))
+        memory.current.forget()
+        assert not any(tensor.any() for tensor in memory.current.tensors[:2])
+    assert len(addresses) == 1
+
+
+@pytest.mark.parametrize(("outlasts", "left"), [(True, True), (False, False)])
+def test_what_was_recorded_of_other_tokens_is_forgotten(outlasts: bool, left: bool) -> None:
     memory = Memory(outlasts_plans=outlasts)
     memory.begin(0, 1, new_plan=True)
-    ones = torch.ones(1, 2, 2)
-    memory.current.calibrations = (Calibration(ones, torch.ones(1, 4, 2), torch.ones(1, 1, 1), None),)
+    record_full(memory, torch.ones(1, 4, 2))
+    memory.current.calibrating = True
+    unmerge_corrected(tile_means(), torch.zeros(1, 2, 2), memory)
     memory.begin(0, 2, new_plan=False)
-    assert len(memory.current.calibrations) == 1
+    assert memory.current.recorded
     memory.begin(0, 6, new_plan=True)
-    assert len(memory.current.calibrations) == left
+    assert memory.current.recorded == left

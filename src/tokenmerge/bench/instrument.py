@@ -80,7 +80,7 @@ class _TimedOperator:
         found = getattr(self.bare, name)
         return self._timed_unmerge_with if name == "unmerge_with" else found  # which not every operator has
 
-    def _timed_unmerge_with(self, tokens: Tensor, errors: list[Tensor], weights: list[Tensor]) -> Tensor:
+    def _timed_unmerge_with(self, tokens: Tensor, errors: Tensor, weights: Tensor) -> Tensor:
         with self._stopwatch.lap("unmerge"):
             restored: Tensor = self.bare.unmerge_with(tokens, errors, weights)  # type: ignore[attr-defined]
             return restored

@@ -111,7 +111,7 @@ class Session:
             stack.detach()
         if self.skipping is not None:
             self.skipping.detach()
-        self.state.forget()
+        self.state.forget(release=True)
         graph_limits.release(self)
         self._warn_if_all_was_full()
 
@@ -119,6 +119,7 @@ class Session:
         """Forget all plans, as if the next call were the first."""
         self._follower.forget()
         self._begin_image(None)
+        self.state.forget(release=True)
 
     # -- a call ------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ class Span:
         self.memories: dict[int, Memory] = {}  # by the position of the tokens in the output
         self._entered: tuple[Tensor, Tensor | None] | None = None  # tokens of the grid, as they came and merged
         self._image: Tensor | None = None  # (B, C, H, W) what a transformer was given
+        self._zero: Tensor | None = None  # () what a transformer is given in its place
         self._has_merged = False  # and its tokens were merged since
         self.begin_call()
 
@@ -219,7 +220,17 @@ class Span:
             return None
         if given_argument(self._argument.names, args, kwargs, "attention_mask") is not None:
             refuse_image_mask(row.first.name)
-        return self._argument.write(args, kwargs, image.new_zeros(()).expand(*image.shape[:2], row.layout.kept, 1))
+        nothing = self._zero_like(image).expand(*image.shape[:2], row.layout.kept, 1)
+        return self._argument.write(args, kwargs, nothing)
+
+    def _zero_like(self, image: Tensor) -> Tensor:
+        """A single zero, kept from step to step: making one is a launch."""
+        zero = self._zero
+        if zero is None or zero.dtype != image.dtype or zero.device != image.device or torch.compiler.is_compiling():
+            zero = image.new_zeros(())
+        if not torch.compiler.is_compiling():
+            self._zero = zero
+        return zero
 
     def give_norm_the_image(self, norm: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         return ((self._image,), kwargs) if self._wraps_merged else None

@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tokenmerge.config.interfaces import Operators
@@ -50,30 +51,42 @@ class Group:
             current.operators = None  # soon replaced, or no longer in use: a change of ratio leaves groups behind
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What one full step measured of a span."""
-
-    merged: Tensor  # (B, M, C) what the merged tokens gave, less its mean over them
-    error: Tensor  # (B, N, C) what all tokens gave, less what unmerging gives
-    square: Tensor  # (B, 1, 1) merged . merged
-    common: Tensor | None  # (B, 1, 1) merged . merged of the calibration before it
-
-
 @dataclass
 class BranchMemory:
-    """What a span recorded at full steps, in one guidance branch."""
+    """What a span recorded at its last two full steps, in one guidance branch.
 
-    full: Tensor | None = None  # (B, N, C) the output on all tokens, until the merged run at the same step has come
-    calibrations: tuple[Calibration, ...] = ()  # the newest first
+    It is written in place, so that a CUDA graph finds it at the same address at every step. What is not recorded yet is
+    zero, and adds nothing.
+    """
+
+    errors: Tensor | None = None  # (B, 2, N, C) what all tokens gave, less what unmerging gives; the newest first
+    merged: Tensor | None = None  # (B, 2, M, C) what the merged tokens gave, less its mean over them
+    fit: Tensor | None = None  # (B, 2, M, C) whose products with merged tokens are the weights of the errors
+    bounds: Tensor | None = None  # (2, B, 2, 1, 1) the least and the largest weight
+    recorded: bool = False
     calibrating: bool = False  # this run is the merged one of a full step
+    waiting: bool = False  # the newest errors are still the output on all tokens: the merged run is to come
     step: int = -1
     calibrated_now: bool = False  # the newest is of this very step, which may have several calls
 
     @property
     def tensors(self) -> list[Tensor]:
-        full = [] if self.full is None else [self.full]
-        return full + [tensor for each in self.calibrations for tensor in (each.merged, each.error)]
+        return [tensor for tensor in (self.errors, self.merged, self.fit) if tensor is not None]
+
+    def forget(self) -> None:
+        """Begin again, in the same memory."""
+        if not (self.recorded or self.waiting):
+            return
+        if any(tensor.is_inference() != torch.is_inference_mode_enabled() for tensor in self.tensors):
+            self.release()  # what is made in inference mode is not written to outside of it
+        for tensor in (self.errors, self.merged):
+            if tensor is not None:
+                tensor.zero_()
+        self.recorded = self.waiting = False
+
+    def release(self) -> None:
+        self.errors = self.merged = self.fit = self.bounds = None
+        self.recorded = self.waiting = False
 
 
 @dataclass
@@ -92,17 +105,17 @@ class Memory:
         # Compared here: in compiled code every number of a step would be another graph.
         current.calibrated_now, current.step = current.calibrated_now and step == current.step, step
         if new_plan and not self.outlasts_plans:
-            current.calibrations = ()  # tokens merged by another plan cannot be compared with these
-        if step == 0:
+            current.forget()  # tokens merged by another plan cannot be compared with these
+        elif step == 0:
             # A second image of a single step with the same text looks like the first step once more.
-            current.full, current.calibrations = None, ()
+            current.forget()
 
     def set_order(self, reordered: bool) -> None:
         """Forget what was recorded in another order of tokens."""
         if reordered != self.reordered:
             self.reordered = reordered
             for branch in self.branches:
-                branch.full, branch.calibrations = None, ()
+                branch.forget()
 
 
 class State:
@@ -145,8 +158,11 @@ class State:
         branches = (branch for memory in self._memories.values() for branch in memory.branches)
         return sum(tensor.nbytes for branch in branches for tensor in branch.tensors)
 
-    def forget(self) -> None:
-        """Drop every operator and every memory, in place, because spans keep references to theirs."""
+    def forget(self, release: bool = False) -> None:
+        """Drop every operator and every memory, in place, because spans keep references to theirs.
+
+        release: give up memory that the next image could be recorded in.
+        """
         self.branch = self.step = 0
         # Not new objects: compiled code is thrown away with those it has seen.
         for group in self._groups.values():
@@ -156,5 +172,7 @@ class State:
             group.begin(0, True, True)
         for memory in self._memories.values():
             for branch in memory.branches:
-                branch.full, branch.calibrations, branch.step, branch.calibrated_now = None, (), -1, False
+                # The image before this one had no use for what was not recorded: its size may have been another.
+                (branch.forget if branch.recorded and not release else branch.release)()
+                branch.step, branch.calibrated_now = -1, False
             memory.begin(0, 0, new_plan=True)

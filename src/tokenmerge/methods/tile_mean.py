@@ -20,6 +20,7 @@ from tokenmerge.ops.indexing import tokens_at
 from tokenmerge.ops.outliers import left_in_tiles, outliers_of
 from tokenmerge.ops.regions import Regions, regions_of
 from tokenmerge.ops.tiles import (
+    add_weighted,
     mean_of_tiles,
     middles_of_tiles,
     owners_of_tokens,
@@ -61,14 +62,11 @@ class TileMeanOperator:
         spread = spread_between_tiles(means, self.grid, self.tiles)
         return spread.scatter(1, self.outliers.unsqueeze(-1).expand_as(kept), kept)
 
-    def unmerge_with(self, tokens: Tensor, errors: list[Tensor], weights: list[Tensor]) -> Tensor:
+    def unmerge_with(self, tokens: Tensor, errors: Tensor, weights: Tensor) -> Tensor:
         """Unmerge and add recorded errors: in one pass on a GPU."""
         if self.outliers is None:
             return spread_with_errors(tokens, self.grid, self.tiles, errors, weights)
-        restored = self.unmerge(tokens)
-        for error, weight in zip(errors, weights, strict=True):
-            restored = torch.addcmul(restored, weight.to(restored.dtype), error)
-        return restored
+        return add_weighted(self.unmerge(tokens), errors, weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,9 @@ def spread_between_tiles(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int
     [0.0, 1.0, 3.0, 4.0]
     """
     *_, height, width = grid
-    # With channels side by side PyTorch does it up to a hundred times as fast.
-    frames = tokens.contiguous().view(-1, *tiles[-2:], tokens.shape[-1]).movedim(-1, 1)
+    if tokens.device.type == "cpu":
+        tokens = tokens.contiguous()  # with channels side by side a CPU does it up to a hundred times as fast
+    frames = tokens.reshape(-1, *tiles[-2:], tokens.shape[-1]).movedim(-1, 1)
     spread = _tokens_of(functional.interpolate(frames, size=(height, width), mode="bilinear"), tokens)
     length, count = math.prod(grid[:-2]), math.prod(tiles[:-2])
     if length == count:
@@ -53,23 +54,44 @@ def spread_between_tiles(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int
 
 
 def spread_with_errors(
-    tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...], errors: list[Tensor], weights: list[Tensor]
+    tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...], errors: Tensor, weights: Tensor
 ) -> Tensor:
     """(B, M, C) -> (B, N, C): spread between tiles, plus the weighted sum of recorded errors.
 
-    errors: (B, N, C) each; weights: (B, 1, 1) each.
+    errors: (B, K, N, C); weights: (B, K, 1, 1).
     """
-    if len(errors) <= 2 and takes_kernels(tokens, *errors):
+    if takes_kernels(tokens, errors):
         from tokenmerge.ops.kernels import tiles as fused
 
-        return fused.unmerge_corrected(tokens, grid, tiles, tuple(errors), torch.cat(weights, dim=1).flatten(1))
+        return fused.unmerge_corrected(tokens, grid, tiles, errors, weights)
     return add_weighted(spread_between_tiles(tokens, grid, tiles), errors, weights)
 
 
-def add_weighted(tokens: Tensor, errors: list[Tensor], weights: list[Tensor]) -> Tensor:
-    for error, weight in zip(errors, weights, strict=True):
-        tokens = torch.addcmul(tokens, weight.to(tokens.dtype), error)
-    return tokens
+def add_weighted(tokens: Tensor, errors: Tensor, weights: Tensor) -> Tensor:
+    """(B, N, C) -> (B, N, C): plus the weighted sum of errors (B, K, N, C), by weights (B, K, 1, 1), in one operation.
+
+    >>> errors = torch.tensor([1.0, 10.0]).view(1, 2, 1, 1).expand(1, 2, 3, 1)
+    >>> add_weighted(torch.zeros(1, 3, 1), errors, torch.tensor([2.0, 3.0]).view(1, 2, 1, 1)).flatten().tolist()
+    [32.0, 32.0, 32.0]
+    """
+    if tokens.dtype != errors.dtype or _autocasts(tokens.device):
+        # Autocast would round the tokens of a product.
+        for error, weight in zip(errors.unbind(dim=1), weights.unbind(dim=1), strict=True):
+            tokens = torch.addcmul(tokens, weight, error)
+        return tokens
+    samples, count, length, channels = errors.shape
+    by_kind = weights.view(samples, 1, count)
+    if errors.stride(-1) == 1 or channels == 1:
+        summed = torch.baddbmm(tokens.reshape(samples, 1, -1), by_kind, errors.reshape(samples, count, -1))
+        return summed.view(samples, length, channels)
+    # Channels first, as a UNet has them.
+    first, errors = tokens.transpose(1, 2), errors.transpose(2, 3)
+    summed = torch.baddbmm(first.reshape(samples, 1, -1), by_kind, errors.reshape(samples, count, -1))
+    return summed.view(samples, channels, length).transpose(1, 2)
+
+
+def _autocasts(device: torch.device) -> bool:
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def middles_of_tiles(grid: tuple[int, ...], tiles: tuple[int, ...], device: torch.device) -> Tensor:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import check_whole
+from tokenmerge.engine.arguments import as_one
+from tokenmerge.engine.forecast import STORED
 from tokenmerge.engine.schedule import Kind, Step, count_steps
 from tokenmerge.engine.session import Session, session_of
 from tokenmerge.engine.stack_run import StackRun
@@ -54,10 +56,12 @@ def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | 
     twin_session.attach()
     stacks: list[StackReport] = []
     moments: list[tuple[float, MultiplyAdds]] = []
+    cached = 0
     for begin, end in _moments(session.config):
         twin_session.forced_progress = begin
         twin_session.reset()
         moments.append((end - begin, _count_moment(twin_session, steps, unmerged, args, kwargs)))
+        cached = max(cached, twin_session.state.cached_bytes)
         during = "" if (begin, end) == (0, 1) else f"{begin:.0%} to {end:.0%}"
         stacks += [_stack_report(stack, session.config, during) for stack in twin_session.stacks]
     return ModelReport(
@@ -66,8 +70,15 @@ def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | 
         multiply_adds=_over_moments(moments),
         attention=_attention(twin_session),
         measured=_measured(session),
+        cached_bytes=cached + (_forecast_bytes(args, kwargs) if session.skipping is not None else 0),
         steps=steps,
     )
+
+
+def _forecast_bytes(args: Any, kwargs: Any) -> int:
+    """Of the outputs that skipped steps are forecast from: each as large as the noisy input."""
+    first = as_one(next(iter((*args, *kwargs.values()))))
+    return STORED * int(first.nbytes)
 
 
 def _moments(config: MergeConfig) -> list[tuple[float, float]]:

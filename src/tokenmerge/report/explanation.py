@@ -79,6 +79,7 @@ class ModelReport:
     multiply_adds: MultiplyAdds
     attention: str  # what merging does to the attention kernel; "" where it takes the one it always takes
     measured: Measured | None
+    cached_bytes: int = 0  # that a generation keeps from step to step, predicted
     steps: int | None = None  # of the image that multiply-adds are averaged over; None: many
 
 
@@ -141,6 +142,8 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     ]
     if model.attention:
         lines.append(f"attention: {model.attention}")
+    if model.cached_bytes:
+        lines.append(f"memory: {model.cached_bytes / 1e6:,.1f} MB kept from step to step, for each guidance branch")
     if model.measured is not None:
         lines.append(f"measured: {model.measured}")
     return "\n".join(lines)

@@ -133,11 +133,18 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
 
+def launches_kernel(func: Any, output: Any) -> bool:
+    """Whether an operator with this output launches a kernel: no view, no allocation, and not on the host."""
+    results = (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    is_free = func.is_view or func.overloadpacket.__name__ in _NO_KERNEL
+    return not is_free and any(result.is_meta for result in results)
+
+
 def _kernel(func: Any, args: Any, kwargs: Any, output: Any) -> Kernel | None:
+    if not launches_kernel(func, output):
+        return None
     name = func.overloadpacket.__name__
     results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-    if func.is_view or name in _NO_KERNEL or not any(result.is_meta for result in results):
-        return None
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     moved = sum(map(_bytes, {id(tensor): tensor for tensor in (*inputs, *results)}.values()))
     count = flop_registry.get(func.overloadpacket)

@@ -26,7 +26,7 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, int]]] = {
     ),
     "unmerge, corrected": (
         tiles.unmerge_kernel,
-        {"means": "*bf16", "newer": "*bf16", "older": "*bf16", "weights": "*fp32", "output": "*bf16"},
+        {"means": "*bf16", "errors": "*bf16", "weights": "*bf16", "output": "*bf16"},
         {"DEPTH": 1, "ERRORS": 2, "BLOCK": tiles.BLOCK},
     ),
     "facility location, 4 x 4": (

@@ -33,14 +33,13 @@ def differences() -> dict[str, float]:
         found[f"mean, {name}"] = farthest(tiles.mean_of_tiles(tokens, grid, count), means)
         across = tokens.transpose(1, 2).contiguous().transpose(1, 2)  # as a UNet's norm gives them
         found[f"mean of other strides, {name}"] = farthest(tiles.mean_of_tiles(across, grid, count), means)
-        errors, weights = (torch.randn_like(tokens), torch.randn_like(tokens)), torch.randn(2, 2)
+        errors, weights = torch.randn(2, 2, *tokens.shape[1:]), torch.randn(2, 2, 1, 1)
+        channels_first = errors.transpose(2, 3).contiguous().transpose(2, 3)  # as a UNet has them
         for used in range(3):
-            expected = plain.spread_between_tiles(means, grid, count)
-            for index in range(used):
-                expected = expected + weights[:, index, None, None] * errors[index]
-            given = weights[:, :used].contiguous() if used else None
-            got = tiles.unmerge_corrected(means, grid, count, errors[:used], given)
-            found[f"unmerge with {used} errors, {name}"] = farthest(got, expected)
+            expected = plain.spread_between_tiles(means, grid, count) + (weights * errors)[:, :used].sum(dim=1)
+            for order, recorded in {"": errors, ", channels first": channels_first}.items():
+                got = tiles.unmerge_corrected(means, grid, count, recorded[:, :used], weights[:, :used])
+                found[f"unmerge with {used} errors, {name}{order}"] = farthest(got, expected)
     wide = tokens_of((4, 4), 300).half() * 1e4
     found["mean in half precision"] = farthest(
         tiles.mean_of_tiles(wide, (4, 4), (2, 2)).float(), plain.mean_of_tiles(wide.float(), (4, 4), (2, 2))

@@ -65,17 +65,26 @@ def _between(position, count, length):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def unmerge_kernel(  # type: ignore[no-untyped-def]
-    means,  # (B, M, C), contiguous
-    newer,  # (B, N, C), contiguous: the errors recorded at the last full step
-    older,  # and at the one before it
-    weights,  # (B, ERRORS) float32
-    output,  # (B, N, C), contiguous
+    means,  # (B, M, C), any strides
+    errors,  # (B, ERRORS, N, C), any strides: those recorded at the last full steps
+    weights,  # (B, ERRORS), contiguous
+    output,  # (B, N, C), any strides
     channels,
     height,
     width,
     tiles_h,
     tiles_w,
     frames,
+    means_b,
+    means_n,
+    means_c,
+    errors_b,
+    errors_k,
+    errors_n,
+    errors_c,
+    output_b,
+    output_n,
+    output_c,
     DEPTH: tl.constexpr,
     ERRORS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -84,28 +93,28 @@ def unmerge_kernel(  # type: ignore[no-untyped-def]
     column = place % width
     row = (place // width) % height
     frame = (place // (width * height)) % frames
-    sample = place // (width * height * frames)
+    sample = (place // (width * height * frames)).to(tl.int64)
+    token = (place % (width * height * frames)).to(tl.int64)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < channels
     top, bottom, down = _between(row, tiles_h, height)
     left, right, across = _between(column, tiles_w, width)
-    picture = (sample * (frames // DEPTH) + frame // DEPTH).to(tl.int64) * tiles_h
-    upper, lower = (picture + top) * tiles_w, (picture + bottom) * tiles_w
-    one = tl.load(means + (upper + left) * channels + channel, mask=inside, other=0.0).to(tl.float32)
-    two = tl.load(means + (upper + right) * channels + channel, mask=inside, other=0.0).to(tl.float32)
-    three = tl.load(means + (lower + left) * channels + channel, mask=inside, other=0.0).to(tl.float32)
-    four = tl.load(means + (lower + right) * channels + channel, mask=inside, other=0.0).to(tl.float32)
+    rows = (frame // DEPTH).to(tl.int64) * tiles_h
+    upper, lower = (rows + top) * tiles_w, (rows + bottom) * tiles_w
+    first = means + sample * means_b + channel * means_c
+    one = tl.load(first + (upper + left) * means_n, mask=inside, other=0.0).to(tl.float32)
+    two = tl.load(first + (upper + right) * means_n, mask=inside, other=0.0).to(tl.float32)
+    three = tl.load(first + (lower + left) * means_n, mask=inside, other=0.0).to(tl.float32)
+    four = tl.load(first + (lower + right) * means_n, mask=inside, other=0.0).to(tl.float32)
     above = one + (two - one) * across
     below = three + (four - three) * across
     total = above + (below - above) * down
-    at = place.to(tl.int64) * channels + channel
-    if ERRORS > 0:
-        error = tl.load(newer + at, mask=inside, other=0.0).to(tl.float32)
-        total += tl.load(weights + sample * ERRORS) * error
-    if ERRORS > 1:
-        error = tl.load(older + at, mask=inside, other=0.0).to(tl.float32)
-        total += tl.load(weights + sample * ERRORS + 1) * error
-    tl.store(output + at, total.to(output.dtype.element_ty), mask=inside)
+    place_of_error = errors + sample * errors_b + token * errors_n + channel * errors_c
+    for index in tl.static_range(ERRORS):
+        error = tl.load(place_of_error + index * errors_k, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(weights + sample * ERRORS + index).to(tl.float32) * error
+    place_of_output = output + sample * output_b + token * output_n + channel * output_c
+    tl.store(place_of_output, total.to(output.dtype.element_ty), mask=inside)
 
 
 def mean_of_tiles(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...]) -> Tensor:
@@ -133,21 +142,17 @@ def mean_of_tiles(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...])
 
 
 def unmerge_corrected(
-    means: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...], errors: tuple[Tensor, ...], weights: Tensor | None
+    means: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...], errors: Tensor, weights: Tensor
 ) -> Tensor:
-    """(B, M, C) -> (B, N, C): bilinear between tiles, plus up to two recorded errors.
-
-    errors: (B, N, C) each, contiguous; weights: (B, len(errors)) float32, None without errors.
-    """
+    """(B, M, C) -> (B, N, C): bilinear between tiles, plus recorded errors (B, K, N, C) by weights (B, K, 1, 1)."""
     batch, _, channels = means.shape
-    means = means.contiguous()
-    output = torch.empty(batch, math.prod(grid), channels, dtype=means.dtype, device=means.device)
-    newer, older = (*errors, output, output)[:2]  # what is not there is not read
-    unmerge_kernel[(output.shape[0] * output.shape[1], triton.cdiv(channels, BLOCK))](
+    output = torch.empty(batch, channels, math.prod(grid), dtype=means.dtype, device=means.device).transpose(1, 2)
+    if errors.stride(-1) == 1:  # in the same order as they are
+        output = torch.empty(batch, math.prod(grid), channels, dtype=means.dtype, device=means.device)
+    unmerge_kernel[(batch * math.prod(grid), triton.cdiv(channels, BLOCK))](
         means,
-        newer,
-        older,
-        output if weights is None else weights,
+        errors,
+        weights.contiguous(),
         output,
         channels,
         grid[-2],
@@ -155,8 +160,11 @@ def unmerge_corrected(
         tiles[-2],
         tiles[-1],
         math.prod(grid[:-2]),
+        *means.stride(),
+        *errors.stride(),
+        *output.stride(),
         DEPTH=math.prod(grid[:-2]) // math.prod(tiles[:-2]),
-        ERRORS=len(errors),
+        ERRORS=errors.shape[1],
         BLOCK=BLOCK,
     )
     return output
