@@ -32,6 +32,7 @@ In every repeat each method has its turn on the same model, so that noise hits a
   tokenmerge bench ops                                merge, unmerge and selection alone
   tokenmerge bench scaling                            one block of SDXL from 512 to 2048 px
   tokenmerge bench --model sdxl generation --count-only   whole generations against fewer steps and caches
+  tokenmerge bench --model sdxl --submit sdxl.json    presets on your GPU, in a file to attach to an issue
   tokenmerge bench table                              put the results in benchmarks/ into its README.md
 """
 MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "tile-mean", "lower-bound")
@@ -79,6 +80,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     add_pickle_option(parser)
     parser.add_argument("--no-limit", action="store_true", help="do not time the model with its blocks deleted")
+    parser.add_argument(
+        "--submit",
+        type=Path,
+        metavar="FILE",
+        help="instead, write times of the presets, images' PSNR, device and versions into one JSON file for an issue",
+    )
     _add_common(parser, ratios="0.5,0.75")
 
     commands = parser.add_subparsers(title="other benchmarks", metavar="")
@@ -135,6 +142,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_model(args: argparse.Namespace) -> int:
+    if args.submit is not None:
+        from tokenmerge.bench.subject import default_size as own_size
+        from tokenmerge.cli.bench_submit import run_submit
+
+        return run_submit(args, _height_and_width(args.size or str(own_size(args.model))))
     from tokenmerge.bench.contenders import check_methods
     from tokenmerge.bench.model_bench import model_trials
     from tokenmerge.bench.options import fractions, joined, place_and_precision, whole_numbers
