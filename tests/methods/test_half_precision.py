@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import tokenmerge as tm
+from tokenmerge.config.interfaces import BlockContext, Operator, Operators
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.state import Memory
-from tokenmerge.methods.interfaces import BlockContext, Operator, Operators
 from tokenmerge.methods.named import METHODS
 
 GRID, CHANNELS = (16, 16), 24
