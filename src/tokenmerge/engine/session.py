@@ -118,8 +118,7 @@ class Session:
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""
         self._follower.forget()
-        self._begin_image(None)
-        self.state.forget(release=True)
+        self._begin_image(None, release=True)
 
     # -- a call ------------------------------------------------------------------------------------------------------
 
@@ -190,8 +189,8 @@ class Session:
             self.state.begin_call(position.branch, step.number, step.select, step.weights)
         return step
 
-    def _begin_image(self, first_timestep: float | None) -> None:
-        self.state.forget()
+    def _begin_image(self, first_timestep: float | None, release: bool = False) -> None:
+        self.state.forget(release)
         timeline = None if self.skipping is None else self.skipping.begin_image(first_timestep)
         self.schedule = Schedule.begin(self.policy, timeline)
 
