@@ -2,7 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# make demo MODEL=photo-flux PROMPT="conference pears" SIZE=256 shows produce.
+MODEL ?= emoji-sd
 PROMPT ?= red apple
+SIZE ?= 512
 TEST_MINUTES := 10
 # Errors only: some systems add a warning for every package.
 PIP := python -m pip install -qq --disable-pip-version-check
@@ -21,7 +24,7 @@ CONTRACT := tests/models $(wildcard tests/compatibility) tests/security tests/te
 
 demo: $(READY)
 	@echo "Generating one image unmerged and merged: about half a minute on two cores."
-	@$(BIN)/tokenmerge compare "$(PROMPT)" --size 512 --out demo
+	@$(BIN)/tokenmerge compare "$(PROMPT)" --model $(MODEL) --size $(SIZE) --out demo
 
 # For the tests of the page, which are skipped without it. As root; on other systems install chromium yourself.
 browser:
