@@ -23,11 +23,11 @@ class SamplerSteps:
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = weakref.ref(pipeline)
 
-    def __call__(self, first_timestep: float | None) -> tuple[int, tuple[float, ...] | None] | None:
+    def __call__(self, first_timestep: float | None) -> tuple[int, tuple[float, ...]] | None:
         """Steps of an image that begins at a timestep, and the effect of each one's output on the final sample.
 
-        None if they are not known: no scheduler, or one that does not have this timestep. The effects are None if the
-        sampler is not linear in the outputs or adds noise.
+        None if they are not known: no scheduler, one that does not have this timestep, or one that is not linear in the
+        outputs or adds noise. Forecasts of outputs lose most there, so few steps are skipped, as with an unknown one.
         """
         scheduler = getattr(self._pipeline(), "scheduler", None)
         timesteps = getattr(scheduler, "timesteps", None)
@@ -40,7 +40,8 @@ class SamplerSteps:
         begin = _position(known, first_timestep)
         if begin is None:
             return None
-        return len(known) - begin, _effects(scheduler, timesteps.cpu()[begin:])
+        effects = _effects(scheduler, timesteps.cpu()[begin:])
+        return None if effects is None else (len(known) - begin, effects)
 
 
 def _position(timesteps: list[float], wanted: float) -> int | None:
