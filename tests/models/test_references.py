@@ -65,15 +65,9 @@ def test_references_of_equal_tokens_lose_nothing(scope: Any) -> None:
     close(after[:, :64], before[:, :64])
 
 
-def test_methods_that_skip_steps_merge_references_alone() -> None:
-    model, inputs = made(tiny("flux").build), flux_inputs([1, 2], GRID, references=(1, 24))
-    inputs["img_ids"] = torch.cat([image_ids(*GRID, 3), torch.tensor([[1.0, 3.0, 2.0]]).expand(24, -1)])
-    inputs["hidden_states"][:, 64:] = inputs["hidden_states"][:, 64:65]
-    before = call(model, inputs)
-    with tm.merged(model, tm.SkipSteps(skip_blocks=0), reference_ratio=0.5), key_lengths() as keys:
-        after = call(model, inputs)
-    assert set(keys) == {64 + 12 + 5}
-    close(after[:, :64], before[:, :64])
+def test_a_method_that_only_skips_steps_is_refused() -> None:
+    with pytest.raises(ConfigError, match="SkipSteps merges no tokens at most steps: use TileMean"):
+        tm.apply(made(tiny("flux").build), tm.SkipSteps(), reference_ratio=0.5)
 
 
 @pytest.mark.parametrize(

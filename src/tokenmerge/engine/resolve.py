@@ -26,7 +26,7 @@ from tokenmerge.engine.program import (
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.subset import key_distance, key_subset
 from tokenmerge.errors import ConfigError, MergeRuntimeError
-from tokenmerge.methods.references import JoinedLayout, whole_image, with_references
+from tokenmerge.methods.references import JoinedLayout, with_references
 from tokenmerge.models.base import Block, Part, chosen_parts
 
 
@@ -42,12 +42,9 @@ def resolve(
     if not described.merging:
         return Program(call.grid, reason="all blocks skipped")
     layout, reason = layout_of(facts.config, call.grid, described.stack.downsample, protected, described.stack.name)
-    joins = bool(facts.reference_ratio and call.references)
-    if layout is None and joins and facts.config.ratio == 0:  # it skips steps, and leaves the image alone
-        layout = whole_image(call.grid)
     if layout is None:
         return Program(call.grid, reason=reason)
-    if joins:
+    if facts.reference_ratio and call.references:
         joined = with_references(layout, facts.config, facts.reference_ratio, call.references)
         # They count as the image's tokens from here on, with none behind those.
         layout, call = joined, dataclasses.replace(call, trailing=0)
@@ -314,10 +311,7 @@ class _Resolver:
         return self.can_weigh(part) and not each_for_itself and not (alone and self.layout.equal_mass)
 
     def can_weigh(self, part: Part) -> bool:
-        proportional = self.config.proportional
-        if isinstance(self.layout, JoinedLayout):
-            proportional |= self.layout.of_references_alone  # such a config has no say in it
-        return proportional and part.mask != "none"
+        return self.config.proportional and part.mask != "none"
 
     def _subset(self, block: Block, part: Part) -> Tensor | None:
         """The tokens whose keys self-attention reads at a full step; None where it reads all."""

@@ -6,7 +6,6 @@ What a model makes of a reference's tokens is never looked at: only the image re
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -42,12 +41,6 @@ class JoinedLayout(Layout):
     references_by: MergeConfig  # the method that merges references
 
     @property
-    def of_references_alone(self) -> bool:
-        """Whether nothing of the image is merged, because its method only skips steps."""
-        image = self.pieces[0]
-        return image.kept == image.kept_keys == image.tokens
-
-    @property
     def tokens_of_references(self) -> int:
         return self.tokens - self.pieces[0].tokens
 
@@ -58,20 +51,6 @@ class JoinedLayout(Layout):
 
     def to(self, device: torch.device) -> Self:
         return dataclasses.replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
-
-
-@dataclass(frozen=True, eq=False)
-class AllTokens:
-    """An image of which nothing is merged, beside references that are."""
-
-    mass: Tensor  # (B, N)
-    destinations: Tensor  # (B, N)
-
-    def merge(self, tokens: Tensor) -> Tensor:
-        return tokens
-
-    def unmerge(self, tokens: Tensor) -> Tensor:
-        return tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +75,6 @@ class JoinedOperator:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JoinedOperators(Operators):
     pieces: tuple[Operators, ...]  # one for each grid
-
-
-def whole_image(grid: tuple[int, ...]) -> Layout:
-    """The layout of an image that stays as it is."""
-    tokens = math.prod(grid)
-    return Layout(grid, tokens, tokens, tokens, equal_mass=True, fixed=True)
 
 
 def with_references(layout: Layout, config: MergeConfig, ratio: float, grids: Sequence[tuple[int, ...]]) -> Layout:
@@ -148,7 +121,7 @@ def plan_of(
     given = torch.split(tokens, [piece.tokens for piece in layout.pieces], dim=1)
     before = previous.pieces if isinstance(previous, JoinedOperators) else [None] * len(methods)
     planned = tuple(
-        _whole(each) if piece.kept == piece.kept_keys == piece.tokens else method.plan(each, piece, context, known)
+        method.plan(each, piece, context, known)
         for method, each, piece, known in zip(methods, given, layout.pieces, before, strict=True)
     )
     queries = _joined([each.queries for each in planned], layout.pieces, [piece.kept for piece in layout.pieces])
@@ -156,13 +129,6 @@ def plan_of(
         return JoinedOperators(queries, queries, pieces=planned)
     keys = _joined([each.keys for each in planned], layout.pieces, [piece.kept_keys for piece in layout.pieces])
     return JoinedOperators(queries, keys, pieces=planned)
-
-
-def _whole(tokens: Tensor) -> Operators:
-    samples, count, _ = tokens.shape
-    places = torch.arange(count, device=tokens.device).expand(samples, -1)
-    operator = AllTokens(torch.ones(samples, count, device=tokens.device), places)
-    return Operators(operator, operator)
 
 
 def _joined(found: Sequence[Operator | None], layouts: Sequence[Layout], kept: list[int]) -> JoinedOperator | None:
