@@ -4,7 +4,7 @@ emoji-flux was never trained to edit. Here it is given the tokens of a finished 
 is, and its attention reads them. What is measured is how far the result moves if references, the image or both are
 merged.
 
-    python benchmarks/toy_editing.py benchmarks/toy-editing.json
+    python benchmarks/toy_editing.py benchmarks/editing/toy-editing.json
 """
 
 from __future__ import annotations
