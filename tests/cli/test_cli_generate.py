@@ -54,13 +54,13 @@ def test_json_is_all_of_stdout_and_also_in_the_png(run: Run) -> None:
     assert said["size"] == [256, 128]
     assert said["seed"] == 3
     assert said["model"] == {"name": "tiny-random", "random_weights": True, "device": "cpu", "dtype": "float32"}
-    assert said["config"]["method"] == "TileMean"
+    assert said["config"]["method"] == "SampledKeys"
     assert said["seconds"] > 0
     with Image.open(said["file"]) as image:
         assert image.size == (256, 128)
         carried = json.loads(image.text["tokenmerge"])  # type: ignore[attr-defined]
     assert carried == {key: said[key] for key in carried}
-    assert tm.MergeConfig.from_dict(carried["config"]) == tm.TileMean()
+    assert tm.MergeConfig.from_dict(carried["config"]) == tm.SampledKeys(outliers=8, step_speedup=2.0)
 
 
 @pytest.mark.parametrize("name", ["image.jpg", "image.webp"])

@@ -128,9 +128,12 @@ class StackRun:
         device = next(value for value in named.values() if isinstance(value, Tensor)).device
         call = self.call
         isolated = torch.is_grad_enabled() and getattr(self.stack.owner, "gradient_checkpointing", False)
-        found = StackCall(grid, trailing, device, isolated, starts=starts, references=references)
-        if found != call:
-            self._settle(found)
+        # As tuples: torch.compile cannot compare a dataclass that holds a size it traces.
+        found = grid, trailing, device, isolated, starts, references
+        if call is None or found != (
+            call.grid, call.trailing, call.device, call.isolated, call.starts, call.references,
+        ):  # fmt: skip
+            self._settle(StackCall(grid, trailing, device, isolated, starts=starts, references=references))
 
     @outside_compile
     def _settle(self, call: StackCall) -> None:
