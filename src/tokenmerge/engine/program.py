@@ -80,6 +80,7 @@ class SpanRow:
     scatter: bool = False  # and back into grid order where it ends
     residual: bool = False  # x + U(T(Mx) - Mx), so that what merging blurred stays sharp in x
     corrected: bool = False  # it has a memory of merging errors
+    merges_queries: bool = True  # False: all tokens pass, and fewer keys are read
     separate_keys: bool = False  # its attention is given keys of other tokens than its queries
     placement: Placement | None = None  # where the grid's tokens are, if they do not end the sequence
 
@@ -89,8 +90,9 @@ class SpanRow:
 
     @property
     def ends(self) -> bool:
-        """Whether anything is done where it ends."""
-        return self.act != "prepare" or self.scatter
+        """Whether anything is done where it ends: not if only keys were left out on the way."""
+        moved = self.merges_queries or self.placement is not None
+        return self.act == "record" or (self.act == "merge" and moved) or self.scatter
 
 
 @dataclass(frozen=True, eq=False)

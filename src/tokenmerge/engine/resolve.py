@@ -218,6 +218,7 @@ class _Resolver:
                 part=part,
                 residual=bool(part.residual) if part.module else block.residual is not False,
                 corrected=self.corrected,
+                merges_queries=self.config.merges_queries or self.layout.kept < self.layout.tokens,
                 separate_keys=part.own_keys and self.config.separate_keys,
                 placement=self.placement,
             )

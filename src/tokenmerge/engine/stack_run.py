@@ -280,10 +280,9 @@ class StackRun:
             self._place(block, path, "before", span.enter_argument)
         else:
             self._place(block, path, "after", span.enter_output)
-        if part is not None:
-            self._place(block, part.leaves or path, "after", span.exit_output)
-        elif row.ends:
-            self._place(row.last.module, "", "after", span.exit_output)
+        if row.ends:
+            leaves_at = "" if part is None else part.leaves or path
+            self._place(row.last.module, leaves_at, "after", span.exit_output)
         return span
 
     def _new_rotary(self, row: RotaryRow) -> RotaryHook:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,25 +106,43 @@ class Explanation:
         return "\n\n".join(texts)
 
 
-def _text(config: MergeConfig, model: ModelReport) -> str:
+def _merged_table(stacks: list[StackReport]) -> str:
+    """One row for each stack in which something is merged."""
     rows = [
         (
             stack.name,
             stack.during,
             f"{len(stack.blocks)} of {len(stack.blocks) + stack.skipped}",
-            " ".join(stack.parts) if stack.blocks else "-",
+            " ".join(stack.parts),
             " x ".join(map(str, stack.grid)),
             f"{stack.tokens:,} -> {stack.kept:,}" if stack.kept != stack.tokens else f"{stack.tokens:,}",
             f"{stack.kept_keys:,}" if stack.kept_keys != stack.tokens else "all",
             stack.note,
         )
-        for stack in model.stacks
+        for stack in stacks
     ]
     headers = ["stack", "progress", "blocks", "parts", "grid", "tokens -> kept", "keys kept", "note"]
     # Columns that have nothing to say are left out.
     used = [column for column in range(len(headers)) if any(row[column] for row in rows)]
-    cells = [[row[column] for column in used] for row in rows]
-    table = fitted(cells, [headers[column] for column in used])
+    return fitted([[row[column] for column in used] for row in rows], [headers[column] for column in used])
+
+
+def _left_alone(stacks: list[StackReport]) -> Iterator[str]:
+    """One line for each reason why nothing is merged; a UNet has many stacks of one size with the same one."""
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for stack in stacks:
+        grid = " x ".join(map(str, stack.grid))
+        reasons.setdefault((grid, stack.during, stack.note), []).append(stack.name)
+    for (grid, during, reason), names in reasons.items():
+        what = names[0] if len(names) == 1 else f"{len(names)} stacks"
+        at = f" ({during})" if during else ""
+        yield f"left alone: {what} of {grid}{at}: {reason}"
+
+
+def _text(config: MergeConfig, model: ModelReport) -> str:
+    merged = [stack for stack in model.stacks if stack.blocks]
+    left_alone = list(_left_alone([stack for stack in model.stacks if not stack.blocks]))
+    blocks = [_merged_table(merged)] * bool(merged) + ["\n".join(left_alone)] * bool(left_alone)
     work = model.multiply_adds
     full = f", {_giga(work.full)} at a full step" if work.full != work.unmerged else ""
     by_noise = config.correction is not None and config.correction.within is not None
@@ -132,8 +151,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     lines = [
         f"{type(config).__name__} on {model.model}: ratio {ratio_text(config.ratio)}, merged per "
         f"{config.scope}, one plan per {config.share}",
-        "",
-        table,
+        *(line for block in blocks for line in ("", block)),
         "",
         f"schedule: {_schedule(config)}",
         f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged {steps} "
