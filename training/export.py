@@ -65,7 +65,9 @@ def write_folder(pipe: DiffusionPipeline, captions: list[str], texts: list[str],
     `texts` are all wordings of the captions that the model was trained on.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    pipe.to(torch.float16, silence_dtype_warnings=True).save_pretrained(folder, safe_serialization=True)
+    # Rounded as bfloat16 rounds: a quarter less in a wheel, which is a zip file, and no visible change.
+    pipe.to(torch.bfloat16).to(torch.float16, silence_dtype_warnings=True)
+    pipe.save_pretrained(folder, safe_serialization=True)
     knowledge = {"captions": captions, "words": words_of(pipe.tokenizer, texts)}
     (folder / CAPTIONS).write_text(json.dumps(knowledge, indent=0) + "\n")
     shutil.copy(card, folder / "README.md")

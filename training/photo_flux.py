@@ -9,11 +9,13 @@ from diffusers import FlowMatchEulerDiscreteScheduler, FluxTransformer2DModel
 from torch import Tensor, nn
 from transformers import CLIPTokenizer, T5Config, T5EncoderModel
 
+from training.alignment import Projection
 from training.emoji_sd import TEXT_WIDTH, build_text_encoder
 from training.photographs import CHANNELS
 
 BASE_TOKENS, SHIFT_GROWTH = 64, 0.35
 UNIFORM_SHARE = 0.1
+ALIGNED_BLOCKS = 3  # the hidden states behind the first three blocks are aligned
 BASE_SHIFT, MAX_SHIFT = 0.7, 1.5  # at 256 and 4,096 tokens
 
 
@@ -102,7 +104,7 @@ def unpack(tokens: Tensor, side: int) -> Tensor:
     return tokens.view(b, side, side, c // 4, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(b, c // 4, 2 * side, 2 * side)
 
 
-def run_routed(
+def run_for_training(
     transformer: FluxTransformer2DModel,
     tokens: Tensor,
     text: Tensor,
@@ -110,11 +112,12 @@ def run_routed(
     sigma: Tensor,
     ids: Tensor,
     share: float,
-) -> Tensor:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The transformer's output for packed latents (B, N, 4C), if a random `share` of the tokens passes by its middle.
 
     The first and the last block see all tokens. Those between see the same random tokens of every sample, and the
-    others keep what the first block made of them, which makes a step up to twice as fast.
+    others keep what the first block made of them, which makes a step up to twice as fast. The second and third results
+    are the hidden states to align (B, M, width) and the tokens (M,) that they belong to.
     """
     count = tokens.shape[1]
     chosen = torch.randperm(count)[: max(1, round(count * (1 - share)))].sort().values
@@ -126,26 +129,31 @@ def run_routed(
     first, *middle, last = [*transformer.transformer_blocks, *transformer.single_transformer_blocks]
     context, hidden = first(hidden, context, time, rotary)
     routed = hidden[:, chosen]
-    for block in middle:
+    for number, block in enumerate(middle, start=2):
         context, routed = block(routed, context, time, some)
+        if number == ALIGNED_BLOCKS:
+            aligned = routed
     hidden = hidden.index_copy(1, chosen, routed.to(hidden.dtype))
     _, hidden = last(hidden, context, time, rotary)
-    return transformer.proj_out(transformer.norm_out(hidden, time))
+    return transformer.proj_out(transformer.norm_out(hidden, time)), aligned, chosen
 
 
 class PhotoFlux(nn.Module):
     """Everything that is trained, and the loss.
 
     `route` is the share of tokens that pass by the middle blocks in training, of frames of more than 64 tokens.
+    `align` is the weight of the loss that aligns hidden states with Inception features.
     """
 
     route = 0.0
+    align = 0.0
 
     def __init__(self, tokenizer: CLIPTokenizer) -> None:
         super().__init__()
         self.text_encoder = build_text_encoder(tokenizer)
         self.text_encoder_2 = build_t5(tokenizer)
         self.transformer = build_transformer()
+        self.projection = Projection(self.transformer.inner_dim)
 
     def encode(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Token ids (B, L) -> text (B, L, D) and pooled text (B, D)."""
@@ -154,8 +162,6 @@ class PhotoFlux(nn.Module):
     def predict(self, noisy: Tensor, sigma: Tensor, text: Tensor, pooled: Tensor, positions: Tensor) -> Tensor:
         """Velocity (B, C, h, w) of latents at noise levels sigma (B,), whose tokens are at positions (h/2, 2)."""
         ids, side = grid_ids(positions), noisy.shape[-1] // 2
-        if self.route and torch.is_grad_enabled() and len(ids) > BASE_TOKENS:
-            return unpack(run_routed(self.transformer, pack(noisy), text, pooled, sigma, ids, self.route), side)
         tokens = self.transformer(
             pack(noisy),
             encoder_hidden_states=text,
@@ -167,16 +173,24 @@ class PhotoFlux(nn.Module):
         )[0]
         return unpack(tokens, side)
 
-    def loss(self, clean: Tensor, tokens: Tensor, positions: Tensor, bias: float) -> Tensor:
+    def loss(self, clean: Tensor, tokens: Tensor, positions: Tensor, features: Tensor | None, bias: float) -> Tensor:
         """Mean squared velocity error for latents (B, C, h, w), token ids (B, L) and positions (h/2, 2).
 
-        A `bias` below 1 trains more at high noise.
+        A `bias` below 1 trains more at high noise. With features (B, N, D) of the clean tokens, the loss of the
+        alignment is added.
         """
         sigma = noise_levels(len(clean), len(positions) ** 2, bias)
         level = sigma.view(-1, 1, 1, 1)
         noise = torch.randn_like(clean)
         noisy = (1 - level) * clean + level * noise
-        return (self.predict(noisy, sigma, *self.encode(tokens), positions) - (noise - clean)).square().mean()
+        ids = grid_ids(positions)
+        share = self.route if len(ids) > BASE_TOKENS else 0.0
+        text, pooled = self.encode(tokens)
+        velocity, hidden, chosen = run_for_training(self.transformer, pack(noisy), text, pooled, sigma, ids, share)
+        loss = (velocity - pack(noise - clean)).square().mean()
+        if features is None or not self.align:
+            return loss
+        return loss + self.align * self.projection.loss(hidden, features[:, chosen])
 
     @torch.no_grad()
     def sample(

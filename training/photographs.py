@@ -14,6 +14,7 @@ import json
 import random
 import tarfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from torch.nn.functional import interpolate, mse_loss
 from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
+from training.alignment import cut_features
 from training.data import work_parser
 from training.latents import fit_decoder, fit_encoder
 from training.pictures import NO_CAPTION, PLAIN_CAPTION, tokenize
@@ -171,15 +173,45 @@ def native_frames(work: Path, size: int) -> list[Image.Image]:
     return [Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC) for frame in frames]
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """A square of a photograph, flipped or not."""
+
+    top: int
+    left: int
+    side: int
+    flipped: bool
+
+    @classmethod
+    def random(cls, stored: int, side: int) -> _Cut:
+        """More often from the middle, flipped half of the time."""
+        top, left = (round((stored - side) * (random.random() + random.random()) / 2) for _ in range(2))
+        return cls(top, left, side, random.random() < 0.5)
+
+    def of(self, image: np.ndarray) -> np.ndarray:  # (side, side, 3)
+        """This square of an image (H, W, 3)."""
+        square = image[self.top : self.top + self.side, self.left : self.left + self.side]
+        return square[:, ::-1] if self.flipped else square
+
+
 class Photographs:
     """Batches of latents cut from the photographs at one frame size, flipped and shifted at random.
 
     A frame of 64 px has 8 x 8 tokens, one of 256 px 32 x 32. `window` limits the tokens a side: of a larger frame a
     random window is taken, at its own positions. Smaller frames are spread over the positions of the native size, so
     that layouts carry over from cheap frames to expensive ones; `wide` is the share of batches spread over twice that.
+    With `aligned`, batches carry the features that `training.alignment` has computed.
     """
 
-    def __init__(self, work: Path, tokenizer: CLIPTokenizer, size: int, window: int | None, wide: float = 0.0) -> None:
+    def __init__(
+        self,
+        work: Path,
+        tokenizer: CLIPTokenizer,
+        size: int,
+        window: int | None,
+        wide: float = 0.0,
+        aligned: bool = False,
+    ) -> None:
         folder = work / "photographs"
         rows = read_rows(work)
         self.chosen = [index for index, row in enumerate(rows) if "held_back" not in row]
@@ -190,30 +222,46 @@ class Photographs:
         self.autoencoder = PatchAutoencoder.from_pretrained(folder / "autoencoder").requires_grad_(False)
         self.tokens = {index: tokenize(tokenizer, phrasings(rows[index])) for index in self.chosen}
         self.nothing = tokenize(tokenizer, [""])[0]
+        self.maps = torch.load(folder / "alignment.pt", mmap=True) if aligned else None  # (N, D, 17, 17)
 
-    def batch(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Latents (B, C, h, w), token ids (B, L), and positions (tokens a side, 2) of rows and columns."""
+    def batch(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Latents (B, C, h, w), token ids (B, L), positions (tokens a side, 2) of rows and columns, and features."""
         tokens_in_frame = self.size // TOKEN
         wide = tokens_in_frame > NATIVE_TOKENS or random.random() < self.wide
         corner = [random.randrange(tokens_in_frame - self.window + 1) for _ in range(2)]
         indices = random.choices(self.chosen, self.weights, k=count)
-        latents = self.autoencoder.encoder(self._frames(indices, corner, WIDE_FRAME if wide else FRAME))
+        part = WIDE_FRAME if wide else FRAME
+        stored = next((size for size in STORED if size * part >= self.size), STORED[-1])
+        cuts = [_Cut.random(stored, round(stored * part)) for _ in indices]
+        latents = self.autoencoder.encoder(self._window(self._frames(indices, stored, cuts), corner, TOKEN))
         captions = torch.stack([self._caption(index) for index in indices])
         stride = NATIVE_TOKENS * (2 if wide else 1) / tokens_in_frame
         steps = torch.arange(self.window)
         positions = torch.stack([(steps + start + 0.5) * stride - 0.5 for start in corner], dim=1)
-        return latents, captions, positions
+        return latents, captions, positions, self._features(indices, stored, cuts, corner)
 
-    def _frames(self, indices: list[int], corner: list[int], part: float) -> Tensor:  # (B, 3, window * 8, window * 8)
-        """Frames that show a part of each photograph, flipped half of the time, and of them the window at `corner`."""
-        stored = next((size for size in STORED if size * part >= self.size), STORED[-1])
-        side = round(stored * part)
-        frames = np.stack([_cut(self.images[stored][index], side) for index in indices])
+    def _window(self, frames: Tensor, corner: list[int], unit: int) -> Tensor:
+        """The window of frames (B, C, H, W) whose tokens are `unit` long."""
+        top, left = (place * unit for place in corner)
+        return frames[:, :, top : top + self.window * unit, left : left + self.window * unit]
+
+    def _frames(self, indices: list[int], stored: int, cuts: list[_Cut]) -> Tensor:  # (B, 3, size, size)
+        """A part of each photograph."""
+        frames = np.stack([cut.of(self.images[stored][index]) for index, cut in zip(indices, cuts, strict=True)])
         pixels = to_unit(frames)
-        if side != self.size:
-            pixels = interpolate(pixels, size=(self.size,) * 2, mode="bicubic", antialias=True).clamp(-1, 1)
-        top, left = (place * TOKEN for place in corner)
-        return pixels[:, :, top : top + self.window * TOKEN, left : left + self.window * TOKEN]
+        if cuts[0].side == self.size:
+            return pixels
+        return interpolate(pixels, size=(self.size,) * 2, mode="bicubic", antialias=True).clamp(-1, 1)
+
+    def _features(self, indices: list[int], stored: int, cuts: list[_Cut], corner: list[int]) -> Tensor | None:
+        """Features (B, window * window, D) of the tokens."""
+        if self.maps is None:
+            return None
+        side = self.size // TOKEN
+        corners = torch.tensor([[cut.top / stored, cut.left / stored] for cut in cuts])
+        flipped = torch.tensor([cut.flipped for cut in cuts])
+        found = cut_features(self.maps[indices].float(), corners, cuts[0].side / stored, flipped, side)
+        return self._window(found.transpose(1, 2).unflatten(2, (side, side)), corner, 1).flatten(2).transpose(1, 2)
 
     def _caption(self, index: int) -> Tensor:  # (L,)
         if random.random() < NO_CAPTION:
@@ -226,14 +274,6 @@ def rarity_weights(names: list[str]) -> list[float]:
     """How often to draw each photograph: one of a variety with a quarter of the photographs twice as often."""
     counts = Counter(names)
     return [counts[name] ** -0.5 for name in names]
-
-
-def _cut(image: np.ndarray, side: int) -> np.ndarray:  # (side, side, 3)
-    """A random square of an image, more often from its middle, flipped half of the time."""
-    room = image.shape[0] - side
-    top, left = (round(room * (random.random() + random.random()) / 2) for _ in range(2))
-    square = image[top : top + side, left : left + side]
-    return square[:, ::-1] if random.random() < 0.5 else square
 
 
 def main() -> None:

@@ -139,7 +139,8 @@ def train(args: argparse.Namespace, run: Run, pictures: dict[int, Batches]) -> b
             size = random.choice(args.size)
             losses[size].append(step(args, run, pictures[size], size, rate))
             at_size[size] += batch_size(args, size)
-            courtesy.look()
+            if not args.compile:  # another number of threads would compile every block again
+                courtesy.look()
             wait_while_paused(args.pause_file, run, stopping)
             spent, before = time.process_time(), spent
             done["core_seconds"] += spent - before
@@ -180,6 +181,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--window", type=int, default=None, help="tokens a side at most; photo-flux trains crops above")
     parser.add_argument("--wide", type=float, default=0.0, help="share of photo-flux's steps laid out as for 512 px")
     parser.add_argument("--route", type=float, default=0.0, help="share of tokens past photo-flux's middle blocks")
+    parser.add_argument("--align", type=float, default=0.0, help="weight of photo-flux's loss of alignment")
     parser.add_argument("--half", action="store_true", help="bfloat16 and quicker operations, for CPUs that have it")
     parser.add_argument("--compile", action="store_true", help="bfloat16 in compiled blocks of a Flux transformer")
     parser.add_argument("--from-package", action="store_true", help="without a checkpoint, go on from packaged weights")
@@ -202,7 +204,7 @@ def main() -> None:
         model.levels = args.levels  # type: ignore[assignment]
     if packaged is not None:
         take_over_weights(packaged, model)
-    model.route = args.route  # type: ignore[assignment]
+    model.route, model.align = args.route, args.align  # type: ignore[assignment]
     if args.compile:
         compile_blocks(model.transformer)  # type: ignore[arg-type]
     run = Run(model, path, args.average)

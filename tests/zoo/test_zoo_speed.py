@@ -13,8 +13,9 @@ from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.loading import load_folder
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
+from training.alignment import DIMENSIONS
 from training.package import take_over_files, take_over_weights
-from training.photo_flux import PhotoFlux, grid_ids, pack, run_routed, spread_positions
+from training.photo_flux import PhotoFlux, grid_ids, pack, run_for_training, spread_positions
 from training.quick import plain_attention, quick_operations, spread_attention, turned
 from training.run import build_optimizers
 from training.vocabulary import build_tokenizer
@@ -53,23 +54,46 @@ def test_routing_no_tokens_past_the_middle_is_the_stock_transformer() -> None:
     latents = torch.randn(2, 5, 20, 20)
     text = model.encode(torch.zeros(2, 16, dtype=torch.long))
     stock = pack(model.predict(latents, sigma, *text, positions))
-    none = run_routed(model.transformer, pack(latents), *text, sigma, grid_ids(positions), share=0.0)
+    none, aligned, chosen = run_for_training(
+        model.transformer, pack(latents), *text, sigma, grid_ids(positions), share=0.0
+    )
     torch.testing.assert_close(none, stock)
+    assert aligned.shape == (2, 100, model.transformer.inner_dim)
+    assert chosen.tolist() == list(range(100))
 
 
 def test_tokens_are_routed_in_training_alone() -> None:
-    model, sigma, positions = random_photo_flux(), torch.tensor([0.9, 0.4]), spread_positions(10, 32)
-    latents = torch.randn(2, 5, 20, 20)
-    text = model.encode(torch.zeros(2, 16, dtype=torch.long))
-    stock = model.predict(latents, sigma, *text, positions)
+    model, positions = random_photo_flux(), spread_positions(10, 32)
     model.route = 0.5
-    with torch.no_grad():
-        torch.testing.assert_close(model.predict(latents, sigma, *text, positions), stock)
+    latents, tokens = torch.randn(2, 5, 20, 20), torch.zeros(2, 16, dtype=torch.long)
     lengths: list[int] = []
     for block in model.transformer.single_transformer_blocks:
-        block.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
-    assert not torch.allclose(model.predict(latents, sigma, *text, positions), stock)
+        block.register_forward_hook(lambda *call: lengths.append(call[-1][1].shape[1]))
+    model.loss(latents, tokens, positions, None, 1.0)
     assert lengths == [50, 50, 50, 50, 100]
+    lengths.clear()
+    model.predict(latents, torch.tensor([0.9, 0.4]), *model.encode(tokens), positions)
+    assert lengths == [100] * 5
+
+
+def test_alignment_pulls_hidden_states_towards_the_features() -> None:
+    """Only with a weight and with features; the loss is that of velocity plus weight times one minus the cosine."""
+    model, positions = random_photo_flux(), spread_positions(10, 32)
+    latents, tokens = torch.randn(2, 5, 20, 20), torch.zeros(2, 16, dtype=torch.long)
+    features = torch.randn(2, 100, DIMENSIONS)
+
+    def loss(weight: float, targets: torch.Tensor | None) -> torch.Tensor:
+        torch.manual_seed(1)
+        model.align = weight
+        return model.loss(latents, tokens, positions, targets, 1.0)
+
+    plain = loss(0.0, features)
+    assert torch.equal(loss(0.5, None), plain)
+    model.projection[-1].bias.data.zero_()
+    model.projection[-1].weight.data.zero_()  # no direction at all: the cosine is 0
+    torch.testing.assert_close(loss(0.5, features), plain + 0.5)
+    model.projection[-1].bias.data.copy_(features[0, 0])
+    torch.testing.assert_close(loss(0.5, features[0, 0].expand_as(features)), plain)
 
 
 def test_complex_rotary_positions_are_those_of_diffusers() -> None:

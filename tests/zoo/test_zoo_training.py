@@ -283,7 +283,8 @@ def test_windows_of_photographs_are_at_their_positions(photographs: Path, size: 
     tokenizer = build_tokenizer(all_texts([APPLE, GARLIC]))
     data = Photographs(photographs, tokenizer, size, window=8)
     for _ in range(5):
-        latents, tokens, positions = data.batch(4)
+        latents, tokens, positions, features = data.batch(4)
+        assert features is None
         assert latents.shape == (4, 5, 16, 16)
         assert tokens.shape == (4, 16)
         assert positions[1, 0] - positions[0, 0] == (4 if size == 64 else 1)
@@ -292,6 +293,22 @@ def test_windows_of_photographs_are_at_their_positions(photographs: Path, size: 
         expected = part * (positions[0, 0] + 0.5) / max(32, size // 8)
         assert (row - expected > -0.02).all()
         assert (row - expected < 1.02 - part).all()
+
+
+@pytest.mark.parametrize("size", [64, 512])
+def test_features_are_cut_where_pixels_are_cut(photographs: Path, size: int) -> None:
+    """Brightness itself as the feature, from top to bottom and, in a second channel, from left to right."""
+    ramp = (torch.arange(17) + 0.5) / 17
+    maps = torch.stack([ramp[:, None].expand(17, 17), ramp[None].expand(17, 17)]).expand(3, 2, 17, 17)
+    torch.save(maps.half(), photographs / "photographs" / "alignment.pt")
+    data = Photographs(photographs, build_tokenizer(all_texts([APPLE, GARLIC])), size, window=8, aligned=True)
+    latents, _, _, features = data.batch(6)
+    assert features is not None
+    rows = features[..., 0].view(6, 8, 8)
+    pixels = latents[:, 0].unflatten(1, (8, 2)).mean((2, 3)) / 2 + 0.5
+    torch.testing.assert_close(rows.mean(2), pixels, atol=0.02, rtol=0)
+    steps = features[..., 1].view(6, 8, 8).diff(dim=2)
+    assert ((steps > 0).all((1, 2)) | (steps < 0).all((1, 2))).all()  # flipped or not
 
 
 def test_held_back_photographs_are_never_trained_on(photographs: Path) -> None:
