@@ -26,6 +26,7 @@ from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 from training.alignment import cut_features
+from training.clearest import clearest, clearness
 from training.data import work_parser
 from training.latents import fit_decoder, fit_encoder
 from training.pictures import NO_CAPTION, PLAIN_CAPTION, tokenize
@@ -184,8 +185,8 @@ class _Cut:
 
     @classmethod
     def random(cls, stored: int, side: int) -> _Cut:
-        """More often from the middle, flipped half of the time."""
-        top, left = (round((stored - side) * (random.random() + random.random()) / 2) for _ in range(2))
+        """From the middle half of the places there are, flipped half of the time."""
+        top, left = (round((stored - side) * (1 + random.random() + random.random()) / 4) for _ in range(2))
         return cls(top, left, side, random.random() < 0.5)
 
     def of(self, image: np.ndarray) -> np.ndarray:  # (side, side, 3)
@@ -200,7 +201,8 @@ class Photographs:
     A frame of 64 px has 8 x 8 tokens, one of 256 px 32 x 32. `window` limits the tokens a side: of a larger frame a
     random window is taken, at its own positions. Smaller frames are spread over the positions of the native size, so
     that layouts carry over from cheap frames to expensive ones; `wide` is the share of batches spread over twice that.
-    With `aligned`, batches carry the features that `training.alignment` has computed.
+    With `aligned`, batches carry the features that `training.alignment` has computed. `clear` limits the photographs of
+    each variety to that many, the clearest by these features.
     """
 
     def __init__(
@@ -211,10 +213,14 @@ class Photographs:
         window: int | None,
         wide: float = 0.0,
         aligned: bool = False,
+        clear: int | None = None,
     ) -> None:
         folder = work / "photographs"
         rows = read_rows(work)
+        self.maps = torch.load(folder / "alignment.pt", mmap=True) if aligned else None  # (N, D, 17, 17)
         self.chosen = [index for index, row in enumerate(rows) if "held_back" not in row]
+        if clear is not None:
+            self.chosen = choose_clear(folder, [rows[index] for index in self.chosen], self.chosen, clear)
         self.weights = rarity_weights([plain_name(rows[index]) for index in self.chosen])
         self.size, self.wide = size, wide
         self.window = min(window or size // TOKEN, size // TOKEN)
@@ -222,7 +228,6 @@ class Photographs:
         self.autoencoder = PatchAutoencoder.from_pretrained(folder / "autoencoder").requires_grad_(False)
         self.tokens = {index: tokenize(tokenizer, phrasings(rows[index])) for index in self.chosen}
         self.nothing = tokenize(tokenizer, [""])[0]
-        self.maps = torch.load(folder / "alignment.pt", mmap=True) if aligned else None  # (N, D, 17, 17)
 
     def batch(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Latents (B, C, h, w), token ids (B, L), positions (tokens a side, 2) of rows and columns, and features."""
@@ -268,6 +273,14 @@ class Photographs:
             return self.nothing
         ways = self.tokens[index]
         return ways[0] if random.random() < PLAIN_CAPTION else ways[random.randrange(len(ways))]
+
+
+def choose_clear(folder: Path, rows: list[dict[str, str]], numbers: list[int], count: int) -> list[int]:
+    """Of the photographs with these numbers and rows, the `count` of each variety that show best what they are."""
+    groups = sorted({group_of(row) for row in rows})
+    maps = torch.load(folder / "alignment.pt", mmap=True)[numbers]
+    scores = clearness(maps, torch.tensor([groups.index(group_of(row)) for row in rows]))
+    return [numbers[index] for index in clearest(scores, [plain_name(row) for row in rows], count)]
 
 
 def rarity_weights(names: list[str]) -> list[float]:

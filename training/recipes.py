@@ -37,7 +37,7 @@ def emoji_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Pictu
 
 def photo_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Photographs:
     """Latents of photographs at one frame size."""
-    return Photographs(args.work, tokenizer, size, args.window, args.wide, bool(args.align))
+    return Photographs(args.work, tokenizer, size, args.window, args.wide, bool(args.align), args.clear)
 
 
 @dataclass(frozen=True)

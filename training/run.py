@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from training.exchange import Exchange
+
 
 class Average:
     """Exponential moving average of the weights, which samples much better than the weights themselves."""
@@ -60,6 +62,7 @@ class Run:
         self.model, self.path = model, path
         self.optimizers = build_optimizers(model)
         self.average = Average(model, average_decay)
+        self.exchange: Exchange | None = None
         self.done: dict[str, Any] = {"step": 0, "samples": 0, "core_seconds": 0.0, "at_size": {}}
 
     def set_rate(self, rate: float) -> None:
@@ -68,11 +71,12 @@ class Run:
             for group in optimizer.param_groups:
                 group["lr"] = rate * (MATRIX_RATE if isinstance(optimizer, torch.optim.Muon) else 1.0)
 
-    def load(self) -> None:
-        """Go on from the file, if there is one."""
-        if not self.path.exists():
+    def load(self, path: Path | None = None) -> None:
+        """Go on from this run's file, or from another one, if it exists."""
+        path = path or self.path
+        if not path.exists():
             return
-        state = torch.load(self.path, weights_only=True)
+        state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
         for optimizer, kept in zip(self.optimizers, state.get("optimizers", ()), strict=False):
             optimizer.load_state_dict(kept)

@@ -32,6 +32,7 @@ from tokenmerge.zoo import folder_of
 from training.courtesy import Courtesy
 from training.data import work_parser
 from training.emoji_sd import EmojiSD
+from training.exchange import Exchange
 from training.package import take_over_files, take_over_weights
 from training.photographs import TOKEN
 from training.quick import compile_blocks, quick_operations
@@ -119,6 +120,8 @@ def step(args: argparse.Namespace, run: Run, pictures: Batches, size: int, rate:
         optimizer.zero_grad()
     run.done["step"] += 1
     run.done["samples"] += samples
+    if run.exchange is not None:
+        run.exchange.meet(run.done["step"])
     run.average.update(run.done["step"])
     return float(loss.detach())
 
@@ -156,7 +159,7 @@ def train(args: argparse.Namespace, run: Run, pictures: dict[int, Batches]) -> b
 
 def log(args: argparse.Namespace, run: Run, rate: float, losses: dict[int, list[float]]) -> None:
     """Append one line for each size to the model's log."""
-    with (args.work / f"{args.model}.jsonl").open("a") as file:
+    with run.path.with_suffix(".jsonl").open("a") as file:
         for size, values in losses.items():
             line = {"size": size, **{key: run.done[key] for key in ("step", "samples", "pictures")}}
             line |= {"core_seconds": round(run.done["core_seconds"]), "lr": round(rate, 7)}
@@ -182,6 +185,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--wide", type=float, default=0.0, help="share of photo-flux's steps laid out as for 512 px")
     parser.add_argument("--route", type=float, default=0.0, help="share of tokens past photo-flux's middle blocks")
     parser.add_argument("--align", type=float, default=0.0, help="weight of photo-flux's loss of alignment")
+    parser.add_argument("--clear", type=int, default=None, help="photographs of a variety at most, the clearest")
+    parser.add_argument("--worker", type=int, choices=[0, 1], help="which of two processes this one is; 0 is evaluated")
     parser.add_argument("--half", action="store_true", help="bfloat16 and quicker operations, for CPUs that have it")
     parser.add_argument("--compile", action="store_true", help="bfloat16 in compiled blocks of a Flux transformer")
     parser.add_argument("--from-package", action="store_true", help="without a checkpoint, go on from packaged weights")
@@ -194,11 +199,13 @@ def main() -> None:
     args = parse()
     recipe = RECIPES[args.model]
     path = args.work / f"{args.model}.pt"
+    own = args.work / f"{args.model}-1.pt" if args.worker else path
     packaged = folder_of(args.model) if args.from_package and not path.exists() else None
     if packaged is not None:
         take_over_files(packaged, recipe.tokenizer_folder(args.work), args.work / recipe.autoencoder)
     tokenizer = recipe.tokenizer(args.work)
     pictures = {size: recipe.batches(args, tokenizer, size) for size in args.size}
+    torch.manual_seed(0)  # two workers start from the same weights
     model = recipe.network(tokenizer)
     if args.levels is not None:
         model.levels = args.levels  # type: ignore[assignment]
@@ -207,11 +214,15 @@ def main() -> None:
     model.route, model.align = args.route, args.align  # type: ignore[assignment]
     if args.compile:
         compile_blocks(model.transformer)  # type: ignore[arg-type]
-    run = Run(model, path, args.average)
-    run.load()
+    run = Run(model, own, args.average)
+    run.load(own if own.exists() else path)
+    if args.worker is not None:
+        torch.set_num_threads(1)
+        run.exchange = Exchange(model, args.work, args.worker)
     run.done["pictures"] = len(recipe.captions(args.work)[: args.pictures])
-    torch.manual_seed(run.done["step"])
-    random.seed(run.done["step"])
+    seed = 2 * run.done["step"] + (args.worker or 0)
+    torch.manual_seed(seed)
+    random.seed(seed)
     if not train(args, run, pictures):
         raise SystemExit("Stopped and saved; the same command goes on.")
 
