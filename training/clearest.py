@@ -9,7 +9,7 @@ from torch import Tensor
 
 MIDDLE = slice(4, 13)  # of 17 x 17 places: what a frame in the middle of the photograph shows
 SHRINKAGE = 0.3  # of the covariance towards the identity
-TYPICAL = 0.02  # weight of being near the mean of the group, beside being far from the others
+TYPICAL = 0.02  # weight of being near the mean of the group, relative to being far from the others
 
 
 def clearness(maps: Tensor, labels: Tensor) -> Tensor:  # (N,)
@@ -23,8 +23,8 @@ def clearness(maps: Tensor, labels: Tensor) -> Tensor:  # (N,)
     centres = torch.stack([rows[labels == label].mean(0) for label in range(int(labels.max()) + 1)])
     left = rows - centres[labels]
     precision = torch.linalg.inv(left.T @ left / len(rows) + SHRINKAGE * torch.eye(rows.shape[1]))
-    apart = rows[:, None] - centres
-    logits = -0.5 * ((apart @ precision) * apart).sum(-1)
+    offsets = rows[:, None] - centres
+    logits = -0.5 * ((offsets @ precision) * offsets).sum(-1)
     own = labels[:, None]
     return (logits.log_softmax(1) + TYPICAL * logits).gather(1, own)[:, 0]
 

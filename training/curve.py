@@ -1,4 +1,4 @@
-"""Draws the loss curve of a model from its training log.
+"""Plots the loss curve of a model from its training log.
 
 python -m training.curve emoji-sd --work DIR curve.png
 """
@@ -20,9 +20,9 @@ SMOOTHING = 10  # log lines
 
 
 def main() -> None:
-    parser = work_parser("Draws the loss curve.")
+    parser = work_parser("Plots the loss curve.")
     parser.add_argument("model", choices=list(RECIPES))
-    parser.add_argument("output", type=Path, help="picture to write")
+    parser.add_argument("output", type=Path, help="image to write")
     args = parser.parse_args()
     lines = [json.loads(line) for line in (args.work / f"{args.model}.jsonl").read_text().splitlines()]
     figure, axes = plt.subplots(figsize=(8, 4))

@@ -1,8 +1,8 @@
-"""Makes the picture set: 3D emoji on white, 256 x 256, with captions from their Unicode names.
+"""Makes the image set: 3D emoji on white, 256 x 256, with captions from their Unicode names.
 
     python -m training.data --work DIR
 
-Writes DIR/pictures.npz with `pictures` (N, 256, 256, 3) uint8 and DIR/captions.json with N captions.
+Writes DIR/images.npz with `images` (N, 256, 256, 3) uint8 and DIR/captions.json with N captions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CAPTIONS = Path(__file__).with_name("captions.txt")
 
 
 def default_work_dir() -> Path:
-    """Where pictures, latents and checkpoints live: $TOKENMERGE_TRAINING, else a folder in the user's cache."""
+    """Where images, latents and checkpoints live: $TOKENMERGE_TRAINING, else a folder in the user's cache."""
     return Path(os.environ.get("TOKENMERGE_TRAINING", "~/.cache/tokenmerge-training")).expanduser()
 
 
@@ -45,7 +45,7 @@ def wanted_captions(path: Path = CAPTIONS) -> list[str]:
 
 
 def caption_of(file_name: str) -> str | None:
-    """The English Unicode name of a picture named by its code points ('1f680.webp' -> 'rocket')."""
+    """The English Unicode name of a image named by its code points ('1f680.webp' -> 'rocket')."""
     match = re.fullmatch(r"([0-9a-f]{2,6}(?:-[0-9a-f]{2,6})*)\.webp", file_name)
     if match is None:
         return None
@@ -67,14 +67,14 @@ def fetch_archive(work: Path) -> Path:
 
 
 def on_white(data: bytes) -> np.ndarray:  # (256, 256, 3) uint8
-    """A picture with alpha, laid on white."""
-    picture = Image.open(io.BytesIO(data)).convert("RGBA").resize((SIZE, SIZE), Image.Resampling.LANCZOS)
-    white = Image.new("RGBA", picture.size, "white")
-    return np.asarray(Image.alpha_composite(white, picture).convert("RGB"))
+    """A image with alpha, laid on white."""
+    image = Image.open(io.BytesIO(data)).convert("RGBA").resize((SIZE, SIZE), Image.Resampling.LANCZOS)
+    white = Image.new("RGBA", image.size, "white")
+    return np.asarray(Image.alpha_composite(white, image).convert("RGB"))
 
 
-def read_pictures(archive: Path, wanted: list[str]) -> dict[str, np.ndarray]:
-    """Caption -> picture, for every wanted caption; says which are missing."""
+def read_images(archive: Path, wanted: list[str]) -> dict[str, np.ndarray]:
+    """Caption -> image, for every wanted caption; says which are missing."""
     found: dict[str, np.ndarray] = {}
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -83,7 +83,7 @@ def read_pictures(archive: Path, wanted: list[str]) -> dict[str, np.ndarray]:
                 found[caption] = on_white(tar.extractfile(member).read())  # type: ignore[union-attr]
     missing = [caption for caption in wanted if caption not in found]
     if missing:
-        raise SystemExit(f"captions.txt names pictures that {archive.name} lacks: {', '.join(missing)}.")
+        raise SystemExit(f"captions.txt names images that {archive.name} lacks: {', '.join(missing)}.")
     return found
 
 
@@ -91,11 +91,11 @@ def main() -> None:
     args = work_parser(__doc__.splitlines()[0]).parse_args()  # type: ignore[union-attr]
     args.work.mkdir(parents=True, exist_ok=True)
     captions = wanted_captions()
-    pictures = read_pictures(fetch_archive(args.work), captions)
-    np.savez(args.work / "pictures.npz", pictures=np.stack([pictures[caption] for caption in captions]))
+    images = read_images(fetch_archive(args.work), captions)
+    np.savez(args.work / "images.npz", images=np.stack([images[caption] for caption in captions]))
     (args.work / "captions.json").write_text(json.dumps(captions, indent=0))
     words = {word for caption in captions for word in caption.split()}
-    print(f"{len(captions)} pictures, {len(words)} words -> {args.work}")
+    print(f"{len(captions)} images, {len(words)} words -> {args.work}")
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from transformers import CLIPTokenizer
 
 from tokenmerge.zoo import folder_of, known_captions, load
+from training.images import Images
 from training.latents import resized
-from training.pictures import Pictures
 
 STEPS = 4
 DRAFTS = 0.5  # of the batches start from the student's own steps
@@ -118,15 +118,15 @@ def teacher_captions(_: Path) -> list[str]:
     return known_captions("emoji-sd")
 
 
-def teacher_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Pictures:
+def teacher_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Images:
     """Emoji at one size, encoded by the teacher's own autoencoder."""
     import numpy as np
 
     captions = teacher_captions(args.work)
-    images = np.load(args.work / "pictures.npz")["pictures"][: len(captions)]
+    images = np.load(args.work / "images.npz")["images"][: len(captions)]
     with torch.no_grad():
         latents = load("emoji-sd").vae.encoder(resized(images, size))
-    return Pictures(latents, tokenizer, captions, no_caption=0.0)
+    return Images(latents, tokenizer, captions, no_caption=0.0)
 
 
 def export(model: FourSteps, folder: Path) -> None:

@@ -30,7 +30,7 @@ def build_transformer(latent_channels: int = 16) -> FluxTransformer2DModel:
 
 
 def build_scheduler() -> FlowMatchEulerDiscreteScheduler:
-    """Flow matching with the shift Flux uses: more steps at high noise for larger pictures."""
+    """Flow matching with the shift Flux uses: more steps at high noise for larger images."""
     return FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
 
 
@@ -72,7 +72,7 @@ class EmojiFlux(nn.Module):
     def loss(self, clean: Tensor, tokens: Tensor, bias: float) -> Tensor:
         """Mean squared velocity error for latents (B, C, h, w) and token ids (B, L).
 
-        A `bias` below 1 draws more of the noisy steps, where it is decided what the picture shows.
+        A `bias` below 1 samples more of the noisy steps, where it is decided what the image shows.
         """
         sigma = torch.rand(len(clean)) ** bias
         level = sigma.view(-1, 1, 1, 1)

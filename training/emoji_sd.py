@@ -34,9 +34,9 @@ def build_text_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
 
 
 def build_unet(latent_channels: int = 16, levels: tuple[int, ...] = LEVELS) -> UNet2DConditionModel:
-    """Thin upper levels keep 4,096 tokens affordable; the lower ones hold what the pictures look like.
+    """Thin upper levels keep 4,096 tokens affordable; the lower ones hold what the images look like.
 
-    The pooled text joins the time embedding (`addition_embed_type`), which names the picture to every
+    The pooled text joins the time embedding (`addition_embed_type`), which names the image to every
     layer at once and makes learning captions much faster than cross-attention alone.
     """
     return UNet2DConditionModel(
@@ -74,9 +74,9 @@ def build_scheduler() -> DDIMScheduler:
 
 
 class InnerUNet(nn.Module):
-    """The UNet without its outermost levels, for smaller pictures.
+    """The UNet without its outermost levels, for smaller images.
 
-    What is learnt here carries over when an outer level is added and the picture is twice as large: the inner levels
+    What is learnt here carries over when an outer level is added and the image is twice as large: the inner levels
     see features of the same size before and after, and a step costs a fraction of one of the whole UNet.
     """
 
@@ -121,7 +121,7 @@ def _without_upsampling(block: nn.Module, x: Tensor, states: tuple[Tensor, ...],
 
 
 class EmojiSD(nn.Module):
-    """Everything that is trained, and the loss. With `levels`, only so many of the UNet's innermost ones are."""
+    """Everything that is trained, and the loss. With `levels`, only this many of the UNet's innermost ones are."""
 
     signal: Tensor  # (timesteps,): the signal's share of the variance
 
@@ -146,7 +146,7 @@ class EmojiSD(nn.Module):
     def loss(self, clean: Tensor, tokens: Tensor, bias: float) -> Tensor:
         """Mean squared velocity error for latents (B, C, h, w) and token ids (B, L).
 
-        A `bias` below 1 draws more of the noisy steps, where it is decided what the picture shows.
+        A `bias` below 1 samples more of the noisy steps, where it is decided what the image shows.
         """
         timestep = (torch.rand(len(clean)) ** bias * len(self.signal)).long().clamp(max=len(self.signal) - 1)
         signal = self.signal[timestep].view(-1, 1, 1, 1)

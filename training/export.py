@@ -93,7 +93,7 @@ def main() -> None:
     if isinstance(model, distil.FourSteps):
         write_lora(model, args.to / "emoji-sd")
         return
-    captions = recipe.captions(args.work)[: done["pictures"]]
+    captions = recipe.captions(args.work)[: done["images"]]
     pipe = as_pipeline(model, tokenizer, PatchAutoencoder.from_pretrained(args.work / recipe.autoencoder))
     texts = recipe.texts(args.work)
     write_folder(pipe, captions, texts, CARDS / f"{args.model}.md", args.to / args.model)

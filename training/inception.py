@@ -61,16 +61,16 @@ def frechet_distance(a: Tensor, b: Tensor) -> float:
     return float(mean + np.trace(cov_a + cov_b - 2 * sqrtm(cov_a @ cov_b).real))
 
 
-def rank_of_own_picture(generated: Tensor, pictures: Tensor) -> Tensor:  # (N,), 0 = nearest
-    """For generated features (N, D) of pictures 0..N-1: how many of pictures (M, D) are nearer than their own."""
-    similarity = normalize(generated, dim=1) @ normalize(pictures, dim=1).T
+def rank_of_own_image(generated: Tensor, images: Tensor) -> Tensor:  # (N,), 0 = nearest
+    """For generated features (N, D) of images 0..N-1: how many of images (M, D) are nearer than their own."""
+    similarity = normalize(generated, dim=1) @ normalize(images, dim=1).T
     own = similarity.diagonal().unsqueeze(1)
     return (similarity > own).sum(1)
 
 
-def nearest(generated: Tensor, pictures: Tensor) -> Tensor:  # (N,)
-    """Index of the most similar of pictures (M, D) for each of generated (N, D)."""
-    return (normalize(generated, dim=1) @ normalize(pictures, dim=1).T).argmax(1)
+def nearest(generated: Tensor, images: Tensor) -> Tensor:  # (N,)
+    """Index of the most similar of images (M, D) for each of generated (N, D)."""
+    return (normalize(generated, dim=1) @ normalize(images, dim=1).T).argmax(1)
 
 
 def fit_classifier(examples: Tensor, labels: Tensor, penalty: float = 1e-3) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Computes the patch autoencoder in closed form and the latents of every picture at 128, 256 and 512 px.
+"""Computes the patch autoencoder in closed form and the latents of every image at 128, 256 and 512 px.
 
     python -m training.latents --work DIR
 
@@ -23,20 +23,20 @@ WHITENING = 0.6
 RIDGE = 1e-4
 
 
-def resized(pictures: np.ndarray, size: int) -> Tensor:  # (N, 3, size, size) in [-1, 1]
-    """Pictures (N, 256, 256, 3) uint8 at another size, by Lanczos."""
-    images = [Image.fromarray(p).resize((size, size), Image.Resampling.LANCZOS) for p in pictures]
+def resized(images: np.ndarray, size: int) -> Tensor:  # (N, 3, size, size) in [-1, 1]
+    """Images (N, 256, 256, 3) uint8 at another size, by Lanczos."""
+    images = [Image.fromarray(p).resize((size, size), Image.Resampling.LANCZOS) for p in images]
     return torch.from_numpy(np.stack([np.asarray(i) for i in images])).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
-def patches_of(pictures: Tensor, patch: int) -> Tensor:  # (N * H/patch * W/patch, 3 * patch * patch)
-    """All square patches of pictures (N, 3, H, W), channel first within a patch."""
-    return unfold(pictures, patch, stride=patch).transpose(1, 2).flatten(0, 1)
+def patches_of(images: Tensor, patch: int) -> Tensor:  # (N * H/patch * W/patch, 3 * patch * patch)
+    """All square patches of images (N, 3, H, W), channel first within a patch."""
+    return unfold(images, patch, stride=patch).transpose(1, 2).flatten(0, 1)
 
 
-def fit_encoder(model: PatchAutoencoder, pictures: Tensor) -> None:
+def fit_encoder(model: PatchAutoencoder, images: Tensor) -> None:
     """Principal components of the patches, scaled so that latents have mean square 1 over all channels."""
-    patches = patches_of(pictures, model.patch).double()
+    patches = patches_of(images, model.patch).double()
     mean = patches.mean(0)
     variance, directions = torch.linalg.eigh((patches - mean).T @ (patches - mean) / len(patches))
     channels = model.config.latent_channels
@@ -47,14 +47,14 @@ def fit_encoder(model: PatchAutoencoder, pictures: Tensor) -> None:
     model.encoder.bias = nn.Parameter(-(projection @ mean).float())
 
 
-def fit_decoder(model: PatchAutoencoder, pictures: Tensor) -> None:
+def fit_decoder(model: PatchAutoencoder, images: Tensor) -> None:
     """Least squares from the 3 x 3 latents around a patch (plus a constant) to its values."""
-    around = unfold(pad(model.encoder(pictures), (1, 1, 1, 1), mode="replicate"), 3)  # (N, 9C, h * w)
+    around = unfold(pad(model.encoder(images), (1, 1, 1, 1), mode="replicate"), 3)  # (N, 9C, h * w)
     inputs = around.transpose(1, 2).flatten(0, 1).double()
     inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)
     gram = inputs.T @ inputs
     gram += RIDGE * len(inputs) * torch.eye(len(gram), dtype=gram.dtype)
-    solution = torch.linalg.solve(gram, inputs.T @ patches_of(pictures, model.patch).double())  # (9C + 1, D)
+    solution = torch.linalg.solve(gram, inputs.T @ patches_of(images, model.patch).double())  # (9C + 1, D)
     model.decoder.weight.data = solution[:-1].T.reshape(model.decoder.weight.shape).float()
     model.decoder.bias = nn.Parameter(solution[-1].float())
 
@@ -63,10 +63,10 @@ def main() -> None:
     parser = work_parser("Computes the patch autoencoder and the latents.")
     parser.add_argument("--channels", type=int, default=16, help="latent channels")
     args = parser.parse_args()
-    pictures = np.load(args.work / "pictures.npz")["pictures"]
+    images = np.load(args.work / "images.npz")["images"]
     model = PatchAutoencoder(latent_channels=args.channels)
     with torch.no_grad():
-        by_size = {size: resized(pictures, size) for size in SIZES}
+        by_size = {size: resized(images, size) for size in SIZES}
         fit_encoder(model, by_size[256])
         fit_decoder(model, by_size[256])
         for size, images in by_size.items():

@@ -28,8 +28,8 @@ from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 from training.alignment import cut_features
 from training.clearest import clearest, clearness
 from training.data import work_parser
+from training.images import NO_CAPTION, PLAIN_CAPTION, tokenize
 from training.latents import fit_decoder, fit_encoder
-from training.pictures import NO_CAPTION, PLAIN_CAPTION, tokenize
 
 STORED = (80, 160, 320)
 FRAME = 0.5  # of a photograph, at the native size: fruit is large enough to be told by its shape
@@ -168,7 +168,7 @@ def centre(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def native_frames(work: Path, size: int) -> list[Image.Image]:
-    """What a model of the native size is to draw of each photograph: the frame in its middle."""
+    """What a model of the native size is to generate of each photograph: the frame in its middle."""
     images = np.load(work / "photographs" / f"{STORED[-1]}.npy", mmap_mode="r")
     frames = centre(images, round(FRAME * STORED[-1]))
     return [Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC) for frame in frames]
@@ -284,7 +284,7 @@ def choose_clear(folder: Path, rows: list[dict[str, str]], numbers: list[int], c
 
 
 def rarity_weights(names: list[str]) -> list[float]:
-    """How often to draw each photograph: one of a variety with a quarter of the photographs twice as often."""
+    """How often to sample each photograph: one of a variety with a quarter of the photographs twice as often."""
     counts = Counter(names)
     return [counts[name] ** -0.5 for name in names]
 

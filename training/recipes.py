@@ -17,9 +17,9 @@ from tokenmerge.zoo.folders import WEIGHTS
 from training import distil, photographs
 from training.emoji_flux import EmojiFlux
 from training.emoji_sd import EmojiSD
+from training.images import Images
 from training.photo_flux import PhotoFlux
 from training.photographs import Photographs
-from training.pictures import Pictures
 from training.vocabulary import build_tokenizer, phrasings
 
 
@@ -29,10 +29,10 @@ def emoji_captions(work: Path) -> list[str]:
     return captions
 
 
-def emoji_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Pictures:
+def emoji_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Images:
     """Emoji latents at one size."""
-    captions = emoji_captions(args.work)[: args.pictures]
-    return Pictures(torch.load(args.work / f"latents_{size}.pt")[: len(captions)], tokenizer, captions)
+    captions = emoji_captions(args.work)[: args.images]
+    return Images(torch.load(args.work / f"latents_{size}.pt")[: len(captions)], tokenizer, captions)
 
 
 def photo_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Photographs:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
-from training.pictures import tokenize
+from training.images import tokenize
 from training.quick import quick_operations
 from training.recipes import RECIPES
 
@@ -34,7 +34,7 @@ def to_images(autoencoder: PatchAutoencoder, latents: Tensor) -> list[Image.Imag
     """Latents (B, C, h, w) -> B images."""
     with torch.no_grad():
         pixels = autoencoder.decode(latents).sample.clamp(-1, 1).add(1).mul(127.5)  # type: ignore[union-attr]
-    return [Image.fromarray(picture) for picture in pixels.round().byte().permute(0, 2, 3, 1).numpy()]
+    return [Image.fromarray(image) for image in pixels.round().byte().permute(0, 2, 3, 1).numpy()]
 
 
 class Sampler:

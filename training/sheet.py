@@ -44,7 +44,7 @@ def draw_sheet(images: list[Image.Image], captions: list[str] | tuple[str, ...],
 
 
 def main() -> None:
-    parser = work_parser("Draws the sample sheet from a checkpoint.")
+    parser = work_parser("Generates the sample sheet from a checkpoint.")
     parser.add_argument("model", choices=list(RECIPES))
     parser.add_argument("--size", type=int, default=256, help="pixels a side")
     parser.add_argument("--steps", type=int, default=20, help="denoising steps")

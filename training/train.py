@@ -4,9 +4,9 @@
     python -m training.train emoji-sd --size 256 512 --samples 100000
     python -m training.train photo-flux --size 64 128 256 --window 16 --batch 32 --samples 100000
 
-`--levels 3` trains the three innermost levels of `emoji-sd`. With several sizes each step draws one, and larger
-pictures come in smaller batches, so that each size gets the same work; a size named twice is drawn twice as often.
-`--samples` counts all runs at the first size. `--merge 0.5` trains pictures of 512 px with half of their tokens merged,
+`--levels 3` trains the three innermost levels of `emoji-sd`. With several sizes each step takes one, and larger
+images come in smaller batches, so that each size gets the same work; a size named twice is taken twice as often.
+`--samples` counts all runs at the first size. `--merge 0.5` trains images of 512 px with half of their tokens merged,
 in about half the time; finish without it.
 Writes DIR/<model>.pt (weights, averaged weights, optimiser, counters) and appends to DIR/<model>.jsonl.
 """
@@ -103,7 +103,7 @@ def half_precision(enabled: bool) -> AbstractContextManager[object]:
     return torch.autocast("cpu", torch.bfloat16) if enabled else nullcontext()
 
 
-def step(args: argparse.Namespace, run: Run, pictures: Batches, size: int, rate: float) -> float:
+def step(args: argparse.Namespace, run: Run, images: Batches, size: int, rate: float) -> float:
     """One optimiser step; returns the loss."""
     run.set_rate(rate)
     samples = batch_size(args, size)
@@ -112,7 +112,7 @@ def step(args: argparse.Namespace, run: Run, pictures: Batches, size: int, rate:
         quick_operations(args.half and not args.compile),
         half_precision(args.compile),
     ):
-        loss = run.model.loss(*pictures.batch(samples), args.bias)  # type: ignore[operator]
+        loss = run.model.loss(*images.batch(samples), args.bias)  # type: ignore[operator]
     loss.backward()
     nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
     for optimizer in run.optimizers:
@@ -126,7 +126,7 @@ def step(args: argparse.Namespace, run: Run, pictures: Batches, size: int, rate:
     return float(loss.detach())
 
 
-def train(args: argparse.Namespace, run: Run, pictures: dict[int, Batches]) -> bool:
+def train(args: argparse.Namespace, run: Run, images: dict[int, Batches]) -> bool:
     """Steps until the first size has its samples, or a signal asks to stop; true when there is no more to do."""
     done, courtesy, first_step = run.done, Courtesy(), run.done["step"]
     losses: dict[int, list[float]] = {size: [] for size in args.size}
@@ -140,7 +140,7 @@ def train(args: argparse.Namespace, run: Run, pictures: dict[int, Batches]) -> b
                 break
             rate = learning_rate(args.lr, done["step"] - first_step, fraction, args.decay)
             size = random.choice(args.size)
-            losses[size].append(step(args, run, pictures[size], size, rate))
+            losses[size].append(step(args, run, images[size], size, rate))
             at_size[size] += batch_size(args, size)
             if not args.compile:  # another number of threads would compile every block again
                 courtesy.look()
@@ -161,7 +161,7 @@ def log(args: argparse.Namespace, run: Run, rate: float, losses: dict[int, list[
     """Append one line for each size to the model's log."""
     with run.path.with_suffix(".jsonl").open("a") as file:
         for size, values in losses.items():
-            line = {"size": size, **{key: run.done[key] for key in ("step", "samples", "pictures")}}
+            line = {"size": size, **{key: run.done[key] for key in ("step", "samples", "images")}}
             line |= {"core_seconds": round(run.done["core_seconds"]), "lr": round(rate, 7)}
             if values:
                 file.write(json.dumps(line | {"loss": round(sum(values) / len(values), 5)}) + "\n")
@@ -173,8 +173,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", type=int, nargs="+", required=True, choices=[64, 128, 256, 512], help="pixels a side")
     parser.add_argument("--samples", type=int, required=True, help="samples at the first size, over all runs")
     parser.add_argument("--minutes", type=float, default=math.inf, help="end this run then, with the rate fallen")
-    parser.add_argument("--pictures", type=int, default=None, help="only the first so many of captions.txt")
-    parser.add_argument("--levels", type=int, choices=[2, 3, 4], help="only so many inner levels of emoji-sd's UNet")
+    parser.add_argument("--images", type=int, default=None, help="only the first this many of captions.txt")
+    parser.add_argument("--levels", type=int, choices=[2, 3, 4], help="only this many inner levels of emoji-sd's UNet")
     parser.add_argument("--batch", type=int, default=16, help="samples a step")
     parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
     parser.add_argument("--decay", type=float, default=0.0, help="last fraction of the samples with falling rate")
@@ -204,7 +204,7 @@ def main() -> None:
     if packaged is not None:
         take_over_files(packaged, recipe.tokenizer_folder(args.work), args.work / recipe.autoencoder)
     tokenizer = recipe.tokenizer(args.work)
-    pictures = {size: recipe.batches(args, tokenizer, size) for size in args.size}
+    images = {size: recipe.batches(args, tokenizer, size) for size in args.size}
     torch.manual_seed(0)  # two workers start from the same weights
     model = recipe.network(tokenizer)
     if args.levels is not None:
@@ -219,11 +219,11 @@ def main() -> None:
     if args.worker is not None:
         torch.set_num_threads(1)
         run.exchange = Exchange(model, args.work, args.worker)
-    run.done["pictures"] = len(recipe.captions(args.work)[: args.pictures])
+    run.done["images"] = len(recipe.captions(args.work)[: args.images])
     seed = 2 * run.done["step"] + (args.worker or 0)
     torch.manual_seed(seed)
     random.seed(seed)
-    if not train(args, run, pictures):
+    if not train(args, run, images):
         raise SystemExit("Stopped and saved; the same command goes on.")
 
 

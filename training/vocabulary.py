@@ -10,7 +10,7 @@ TEMPLATES = ("{}", "a {}", "{} emoji", "an emoji of a {}", "a 3d picture of the 
 
 
 def phrasings(caption: str) -> list[str]:
-    """What a user may type for one picture: the caption, the caption in a sentence, the caption short of a word."""
+    """What a user may type for one image: the caption, the caption in a sentence, the caption short of a word."""
     words = caption.split()
     shorter = [" ".join(words[:i] + words[i + 1 :]) for i in range(len(words))] if len(words) > 1 else []
     return [template.format(caption) for template in TEMPLATES] + shorter
@@ -40,7 +40,7 @@ def _as_clip(backend: Tokenizer) -> CLIPTokenizer:
 
     model = json.loads(backend.to_str())["model"]
     vocabulary = dict(model["vocab"])
-    # A character that ends an unknown word needs a token of its own, or the word would vanish.
+    # A character that ends an unknown word needs its own token, or the word would vanish.
     for character in pre_tokenizers.ByteLevel.alphabet():
         vocabulary.setdefault(character + "</w>", len(vocabulary))
     merges = [tuple(merge) for merge in model["merges"]]

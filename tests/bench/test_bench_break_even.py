@@ -105,7 +105,7 @@ def test_what_cannot_be_timed_is_refused(unet: nn.Module) -> None:
 
 
 def test_full_steps_are_kept_and_cost_their_merged_run(unet: nn.Module) -> None:
-    """Of three steps one is full and runs merged as well, which the other two have to make up for."""
+    """Of three steps one is full and also runs merged, which the other two have to make up for."""
     plain = worthwhile(unet, tm.ToMA(ratio=0.5), SIZE, clock=Work())
     config = tm.ToMA(ratio=0.5, scope="site", correction=tm.FullSteps(every=3, within=None))
     found = worthwhile(unet, config, SIZE, clock=Work())

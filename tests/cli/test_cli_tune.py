@@ -1,4 +1,4 @@
-"""`tune`, and the commands that take what it writes; `--keep` beside them."""
+"""`tune`, and the commands that take what it writes; `--keep` with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line of the table: something that people use beside merging, how to switch it on, and where it must work."""
+"""One line of the table: something that people use with merging, how to switch it on, and where it must work."""
 
 from __future__ import annotations
 

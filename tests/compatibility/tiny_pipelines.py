@@ -57,7 +57,7 @@ def sdxl() -> Any:
 
 
 def refiner() -> Any:
-    """SDXL's second stage: one text encoder, and a UNet that is told how good the image should be."""
+    """SDXL's second stage: one text encoder, and a UNet that takes a wanted aesthetic score."""
     from diffusers import DDIMScheduler, StableDiffusionXLImg2ImgPipeline
 
     return quiet(

@@ -40,7 +40,7 @@ def own_processors(pipe: Any) -> Any:
 
 
 def other_backend(pipe: Any) -> Any:
-    # diffusers makes it the choice of all models to come as well, which is not what other rows are about.
+    # diffusers makes it the choice of all models to come, which is not what other rows are about.
     with attention_backend("native"):
         pipe.transformer.set_attention_backend("_native_math")
     return pipe

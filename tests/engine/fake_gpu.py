@@ -1,7 +1,7 @@
 """A CUDA device without one: tensors have shapes, types and a device, but no values.
 
 Under `FakeTensorMode` whatever would need a value raises: `.item()`, `.tolist()`, `nonzero`, a branch on a tensor.
-Those are what makes the host wait for a GPU. Copies between host and device wait as well, and are refused here.
+Those are what makes the host wait for a GPU. Copies between host and device wait too, and are refused here.
 """
 
 from __future__ import annotations

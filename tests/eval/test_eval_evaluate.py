@@ -1,4 +1,4 @@
-"""A whole run: tables.md against a computation of its own, the page, and the command's sentences."""
+"""A whole run: tables.md against a second computation, the page, and the command's sentences."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_times_in_the_table_are_those_of_the_records(finished):
 
 
 def test_quality_in_the_table_is_that_of_the_images(finished):
-    """Everything anew from the PNG files with numpy and scipy alone."""
+    """Everything again, from the PNG files with numpy and scipy alone."""
     folder, _ = finished
     rows = rows_of((folder / "tables.md").read_text(), "Quality")
     real = np.stack([pooled(path) for path in sorted((folder.parent / "real").iterdir())])

@@ -1,4 +1,4 @@
-"""Rivals as variants of a run: fewer steps first, multiply-adds beside the time, and nothing fails silently."""
+"""Rivals as variants of a run: fewer steps first, multiply-adds next to the time, and nothing fails silently."""
 
 from __future__ import annotations
 

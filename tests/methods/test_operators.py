@@ -79,7 +79,7 @@ def test_kept_tokens_stand_for_all_and_sit_at_different_places(config, context, 
 @each_method
 @each_grid
 def test_destinations_are_in_the_order_of_merged_tokens(config, context, grid):
-    # Each token has a channel of its own, so a merged one shows which tokens went into it: none more than its own.
+    # Each token has its own channel, so a merged one shows which tokens went into it: none more than its own.
     count = math.prod(grid)
     tokens = torch.eye(count).unsqueeze(0)
     _, operator = operator_for(config, context, tokens, grid)

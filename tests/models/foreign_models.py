@@ -17,7 +17,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class FlowAttention(nn.Module):
-    """Self-attention with cosines and sines as two arguments, and a mask under a name of its own."""
+    """Self-attention with cosines and sines as two arguments, and a mask under an unusual name."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -174,7 +174,7 @@ def test_conditions_tell_guidance_branches_apart() -> None:
         alone = model(**other)
     with tm.merged(model, TILES):
         model(**inputs)
-        assert torch.equal(model(**other), alone)  # the second branch has a plan of its own
+        assert torch.equal(model(**other), alone)  # the second branch has its own plan
 
 
 def test_time_that_rises_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_with_all_keys_nothing_is_lost_as_long_as_nothing_changes(what: TinyMode
 
 
 def test_the_correction_beside_an_ip_adapter_of_sd3_is_that_of_its_attention_alone() -> None:
-    """Its adapter adds attention of its own, over all tokens, inside the same module: no detail of that was lost."""
+    """Its adapter adds a second attention, over all tokens, inside the same module: no detail of that was lost."""
     from diffusers.models.attention_processor import SD3IPAdapterJointAttnProcessor2_0
 
     class Embeddings(nn.Module):

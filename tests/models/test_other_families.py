@@ -111,7 +111,7 @@ def test_qwen_with_a_controlnet(scope: Any) -> None:
     identity_holds(made(qwen_image), inputs, scope)
 
 
-@since("0.37", "Qwen-Image's time of its own for references")
+@since("0.37", "Qwen-Image's separate time for references")
 def test_qwen_with_two_times_can_merge_parts_only() -> None:
     model = made(partial(qwen_image, zero_cond_t=True))
     inputs = qwen_inputs([1, 2], IMAGE, references=(4, 6))

@@ -40,7 +40,7 @@ def test_every_step_has_its_own_keys_and_every_image_the_same(name: str) -> None
 
 @pytest.mark.parametrize("name", ["sdxl", "flux", "wan"])  # keys by argument, or inside attention
 @pytest.mark.parametrize("regional", [True, False])
-def test_no_step_compiles_anew(regional: bool, name: str) -> None:
+def test_no_step_compiles_again(regional: bool, name: str) -> None:
     what = tiny(name)
     expected_model, model = made(what.build), made(what.build)
     with tm.merged(expected_model, KEYS):

@@ -42,7 +42,7 @@ def test_every_token_is_in_one_region_of_neighbours(case):
     assert sorted(order[valid].tolist()) == list(range(regions.tokens))
     assert int(valid.sum(dim=1).min()) == regions.smallest
     assert int(valid.sum(dim=1).max()) == regions.size
-    for tokens in order:  # padding included: it repeats a token of its own region
+    for tokens in order:  # padding included: it repeats a token of the same region
         coordinates = torch.stack(torch.unravel_index(tokens, grid))
         extent = coordinates.amax(dim=1) - coordinates.amin(dim=1) + 1
         assert all(int(length) <= side for length, side in zip(extent, tile, strict=True))

@@ -68,7 +68,7 @@ class Memory:
 
 def memory() -> Memory:
     gc.collect()
-    # By type: asking an object for its class may run code of its own.
+    # By type: asking an object for its class may run its code.
     alive = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]
     resident = psutil.Process().memory_info().rss
     return Memory(resident, len(alive), sum(tensor.untyped_storage().nbytes() for tensor in alive))
@@ -106,7 +106,7 @@ def generate(pipe: StableDiffusionPipeline, number: int) -> None:
 
 @pytest.mark.long
 def test_memory_is_flat_over_300_generations(pipe: StableDiffusionPipeline) -> None:
-    """Orders of tokens are kept for grids seen before: so many and so small that they do not matter."""
+    """Orders of tokens are kept for grids seen before: few and small enough not to matter."""
     seen: dict[int, Memory] = {}
     for number in range(1, GENERATIONS + 1):
         generate(pipe, number)

@@ -94,7 +94,7 @@ def test_no_name_leads_out_of_the_run_folder(tmp_path: Path, name: str) -> None:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, and a file beside it that is nobody's business. Not to be changed: `stranger` is."""
+    """A finished run, and a file next to it that is nobody's business. Not to be changed: `stranger` is."""
     parent = tmp_path_factory.mktemp("finished")
     folder = run(parent, values())
     (parent / "private.png").write_bytes((folder / "images" / "baseline" / "00000.png").read_bytes())

@@ -12,7 +12,7 @@ from page_user import PageUser
 
 @pytest.fixture(scope="session")
 def studio() -> Any:
-    """Loaded once for all tests; what a test must not find is generated with a seed of its own."""
+    """Loaded once for all tests; what a test must not find is generated with another seed."""
     from tokenmerge.web.runs import Studio
 
     return Studio("cpu")

@@ -15,7 +15,7 @@ def test_a_photograph_in_the_middle_of_its_group_is_clearer_than_one_between_gro
     torch.manual_seed(0)
     labels = torch.arange(60) % 3
     maps = torch.randn(60, 4, 17, 17) * 0.1
-    maps[torch.arange(60), labels] += 3.0  # each group is bright in a channel of its own
+    maps[torch.arange(60), labels] += 3.0  # each group is bright in one channel
     maps[0, 0] -= 1.5
     maps[0, 1] += 1.5  # halfway to the second group
     scores = clearness(maps, labels)
@@ -39,18 +39,18 @@ def test_the_clearest_of_each_name_are_taken() -> None:
 
 def test_two_workers_move_to_their_mean(tmp_path: Path) -> None:
     models = [nn.Linear(2, 2) for _ in range(2)]
-    apart = [model.weight.detach().clone() for model in models]
+    before = [model.weight.detach().clone() for model in models]
     workers = [Exchange(model, tmp_path, number) for number, model in enumerate(models)]
     workers[0].meet(EVERY - 1)
     assert not list(tmp_path.iterdir())
     workers[0].meet(EVERY)
-    torch.testing.assert_close(models[0].weight, apart[0])  # nothing to read yet
+    torch.testing.assert_close(models[0].weight, before[0])  # nothing to read yet
     workers[1].meet(EVERY)
-    torch.testing.assert_close(models[1].weight, (apart[0] + apart[1]) / 2)
+    torch.testing.assert_close(models[1].weight, (before[0] + before[1]) / 2)
     workers[0].meet(2 * EVERY)
-    torch.testing.assert_close(models[0].weight, (apart[0] + apart[1]) / 2)  # what the other had before it moved
+    torch.testing.assert_close(models[0].weight, (before[0] + before[1]) / 2)  # what the other had before it moved
     workers[0].meet(3 * EVERY)
-    torch.testing.assert_close(models[0].weight, (apart[0] + apart[1]) / 2)  # read once: the other did not go on
+    torch.testing.assert_close(models[0].weight, (before[0] + before[1]) / 2)  # read once: the other did not go on
 
 
 def test_what_an_earlier_run_left_is_not_read(tmp_path: Path) -> None:

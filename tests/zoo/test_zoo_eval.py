@@ -78,7 +78,7 @@ def test_an_experiment_runs_and_is_guided(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(call["true_cfg_scale"] == 3 and call["negative_prompt"] == "" for call in given)
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert (found["model"], found["pairs"], found["cut_prompts"]) == ("emoji-flux", 2, 1)
-    assert 5 < found["variants"][1]["metrics"]["psnr"]["value"] < 99  # another picture, of the same noise
+    assert 5 < found["variants"][1]["metrics"]["psnr"]["value"] < 99  # another image, of the same noise
     drawn = {file.stem for file in (tmp_path / "run" / "figures").iterdir()}
     assert drawn == {"quality-time", "hidden-states", "destinations"}
 

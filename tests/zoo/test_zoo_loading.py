@@ -48,16 +48,16 @@ def test_native_size_is_256(name: str, request: pytest.FixtureRequest) -> None:
     assert load_folder(request.getfixturevalue(name))("red heart", num_inference_steps=1).images[0].size == (256, 256)
 
 
-def test_plain_diffusers_draws_the_same_picture(fresh_sd: Path) -> None:
+def test_plain_diffusers_generates_the_same_image(fresh_sd: Path) -> None:
     import numpy as np
     import torch
     from diffusers import DiffusionPipeline
 
-    pictures = []
+    images = []
     for pipe in (load_folder(fresh_sd), DiffusionPipeline.from_pretrained(fresh_sd).to(torch.float32)):
         generator = torch.Generator().manual_seed(3)
-        pictures.append(pipe("cat face", num_inference_steps=2, generator=generator, output_type="np").images)
-    np.testing.assert_allclose(pictures[0], pictures[1], atol=1e-5)
+        images.append(pipe("cat face", num_inference_steps=2, generator=generator, output_type="np").images)
+    np.testing.assert_allclose(images[0], images[1], atol=1e-5)
 
 
 def test_plain_diffusers_loads_in_a_fresh_process(fresh_sd: Path, fresh_flux: Path) -> None:

@@ -31,12 +31,12 @@ def test_files_are_whole(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODELS if name in EMOJI_STEPS])
 def test_a_red_heart_is_red_on_white(name: str) -> None:
     pipe = zoo.load(name)
-    picture = pipe(
+    image = pipe(
         "red heart", num_inference_steps=EMOJI_STEPS[name], generator=torch.Generator().manual_seed(0), output_type="np"
     ).images[0]
-    corners = picture[[4, 4, -5, -5], [4, -5, 4, -5]]
+    corners = image[[4, 4, -5, -5], [4, -5, 4, -5]]
     assert corners.mean() > 0.85
-    red, green, blue = np.median(picture[110:146, 110:146], axis=(0, 1))
+    red, green, blue = np.median(image[110:146, 110:146], axis=(0, 1))
     assert red > 0.6
     assert max(green, blue) < red - 0.3
 

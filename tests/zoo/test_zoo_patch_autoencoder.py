@@ -11,8 +11,8 @@ from training.latents import fit_decoder, fit_encoder, resized
 
 def test_encode_gives_one_latent_pixel_per_patch_without_spread() -> None:
     model = PatchAutoencoder(latent_channels=5)
-    pictures = torch.rand(2, 3, 32, 48)
-    latents = model.encode(pictures).latent_dist
+    images = torch.rand(2, 3, 32, 48)
+    latents = model.encode(images).latent_dist
     assert latents.mode().shape == (2, 5, 4, 6)
     assert torch.equal(latents.sample(), latents.mode())
 
@@ -29,24 +29,24 @@ def test_pipelines_see_a_patch_of_eight() -> None:
 
 
 def test_fit_is_exact_where_patches_have_few_dimensions() -> None:
-    """Pictures mixed from four patterns have four components, so sixteen channels lose nothing."""
+    """Images mixed from four patterns have four components, so sixteen channels lose nothing."""
     generator = torch.Generator().manual_seed(0)
     patterns = torch.rand(4, 3, 8, 8, generator=generator)
-    weights = torch.rand(6, 4, 4, 4, generator=generator)  # pictures, patterns, rows, columns
-    pictures = torch.einsum("npij,pcuv->nciujv", weights, patterns).reshape(6, 3, 32, 32) / 4
+    weights = torch.rand(6, 4, 4, 4, generator=generator)  # images, patterns, rows, columns
+    images = torch.einsum("npij,pcuv->nciujv", weights, patterns).reshape(6, 3, 32, 32) / 4
     model = PatchAutoencoder(latent_channels=4)
     with torch.no_grad():
-        fit_encoder(model, pictures)
-        fit_decoder(model, pictures)
-        latents = model.encode(pictures).latent_dist.mode()
-        assert (model(pictures).sample - pictures).abs().max() < 1e-2
+        fit_encoder(model, images)
+        fit_decoder(model, images)
+        latents = model.encode(images).latent_dist.mode()
+        assert (model(images).sample - images).abs().max() < 1e-2
     assert abs(latents.square().mean().item() - 1) < 1e-3
     assert latents.mean((0, 2, 3)).abs().max() < 1e-3
 
 
 def test_resized_maps_black_and_white_to_the_ends_of_the_range() -> None:
-    pictures = np.stack([np.zeros((256, 256, 3), np.uint8), np.full((256, 256, 3), 255, np.uint8)])
-    half = resized(pictures, 128)
+    images = np.stack([np.zeros((256, 256, 3), np.uint8), np.full((256, 256, 3), 255, np.uint8)])
+    half = resized(images, 128)
     assert half.shape == (2, 3, 128, 128)
     assert half[0].unique().tolist() == [-1.0]
     assert half[1].unique().tolist() == [1.0]

@@ -19,7 +19,7 @@ def pipe(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
 
 
 def encode(pipe, prompt: str) -> None:  # type: ignore[no-untyped-def]
-    """What the pipeline does with a prompt, without drawing."""
+    """What the pipeline does with a prompt, without generating."""
     if pipe.__class__.__name__ == "FluxPipeline":
         pipe.encode_prompt(prompt, prompt)
     else:

@@ -16,11 +16,11 @@ from training.data import caption_of, wanted_captions
 from training.distil import ddim_step, level_times, velocity_to
 from training.emoji_flux import image_ids
 from training.emoji_sd import EmojiSD, InnerUNet, build_unet
-from training.inception import frechet_distance, rank_of_own_picture
+from training.images import Images
+from training.inception import frechet_distance, rank_of_own_image
 from training.photo_flux import PhotoFlux, grid_ids, noise_levels, pack, spread_positions, unpack
 from training.photographs import FRAME, WIDE_FRAME, Photographs, all_texts, rarity_weights
 from training.photographs import phrasings as photo_phrasings
-from training.pictures import Pictures
 from training.run import Average, Run
 from training.sheet import SHEET_CAPTIONS, draw_sheet
 from training.train import batch_size, learning_rate, train, wait_while_paused
@@ -60,7 +60,7 @@ def test_packing_is_that_of_the_pipeline() -> None:
     assert torch.equal(image_ids(16), ids)
 
 
-def test_small_pictures_are_spread_over_the_native_positions() -> None:
+def test_small_images_are_spread_over_the_native_positions() -> None:
     small, native = image_ids(8), image_ids(16)
     assert small.mean(0).tolist() == native.mean(0).tolist()
     assert small[1, 2] - small[0, 2] == 2
@@ -82,21 +82,21 @@ def test_the_inner_unet_trains_no_outer_weight_and_leaves_the_unet_whole(dropped
     assert any(n.startswith(f"up_blocks.{last}.") for n in touched)
 
 
-def test_sampling_finds_the_picture_when_the_prediction_is_perfect() -> None:
-    """With the true velocity of one known picture, DDIM must arrive at that picture."""
+def test_sampling_finds_the_image_when_the_prediction_is_perfect() -> None:
+    """With the true velocity of one known image, DDIM must arrive at that image."""
     torch.manual_seed(0)
     model = EmojiSD(build_tokenizer(CAPTIONS))
-    picture = torch.randn(1, 16, 4, 4)
+    image = torch.randn(1, 16, 4, 4)
 
     def perfect(noisy: torch.Tensor, timestep: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
         signal = model.signal[timestep].view(-1, 1, 1, 1)
-        noise = (noisy - signal.sqrt() * picture) / (1 - signal).sqrt()
-        return signal.sqrt() * noise - (1 - signal).sqrt() * picture
+        noise = (noisy - signal.sqrt() * image) / (1 - signal).sqrt()
+        return signal.sqrt() * noise - (1 - signal).sqrt() * image
 
     model.predict = perfect  # type: ignore[method-assign]
     tokens = torch.zeros(1, 16, dtype=torch.long)
     found = model.sample(torch.randn(1, 16, 4, 4), tokens, tokens, steps=5, guidance=2.0)
-    torch.testing.assert_close(found, picture, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found, image, atol=1e-3, rtol=1e-3)
 
 
 def test_learning_rate_warms_up_stays_and_falls() -> None:
@@ -129,7 +129,7 @@ class Tiny(torch.nn.Module):
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    pictures = Pictures(torch.zeros(3, 16, 4, 4), build_tokenizer(CAPTIONS), CAPTIONS)
+    images = Images(torch.zeros(3, 16, 4, 4), build_tokenizer(CAPTIONS), CAPTIONS)
     settings = {
         "work": tmp_path,
         "model": "tiny",
@@ -149,8 +149,8 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     def go(samples: int) -> Run:
         run = Run(Tiny(), tmp_path / "tiny.pt", 0.9)
         run.load()
-        run.done["pictures"] = len(CAPTIONS)
-        train(Namespace(**settings, samples=samples, save_every=1e9), run, {128: pictures})
+        run.done["images"] = len(CAPTIONS)
+        train(Namespace(**settings, samples=samples, save_every=1e9), run, {128: images})
         return run
 
     first = go(400)
@@ -182,24 +182,24 @@ def test_larger_frames_cut_to_one_window_come_in_equal_batches() -> None:
     assert [batch_size(args, size) for size in args.size] == [32, 8, 8]
 
 
-def test_larger_pictures_come_in_smaller_batches() -> None:
+def test_larger_images_come_in_smaller_batches() -> None:
     args = Namespace(size=[256, 512], batch=16, window=None)
     assert [batch_size(args, size) for size in args.size] == [16, 4]
     assert batch_size(Namespace(size=[128, 512], batch=4, window=None), 512) == 1
 
 
-def test_batches_hold_each_picture_once_an_epoch_and_sometimes_no_caption() -> None:
-    pictures = Pictures(torch.arange(3.0).view(3, 1, 1, 1), build_tokenizer(CAPTIONS), CAPTIONS)
-    latents, tokens = pictures.batch(300)
+def test_batches_hold_each_image_once_an_epoch_and_sometimes_no_caption() -> None:
+    images = Images(torch.arange(3.0).view(3, 1, 1, 1), build_tokenizer(CAPTIONS), CAPTIONS)
+    latents, tokens = images.batch(300)
     assert latents.flatten().long().bincount().tolist() == [100, 100, 100]
-    without = (tokens == pictures.nothing).all(1).float().mean().item()
+    without = (tokens == images.nothing).all(1).float().mean().item()
     assert 0.03 < without < 0.2
 
 
-def test_rank_counts_nearer_pictures() -> None:
-    pictures = torch.eye(3)
+def test_rank_counts_nearer_images() -> None:
+    images = torch.eye(3)
     generated = torch.tensor([[1.0, 0.1, 0.0], [1.0, 0.5, 0.0], [0.2, 0.3, 0.1]])
-    assert rank_of_own_picture(generated, pictures).tolist() == [0, 1, 2]
+    assert rank_of_own_image(generated, images).tolist() == [0, 1, 2]
 
 
 def test_frechet_distance_of_shifted_clouds_is_the_squared_shift() -> None:

@@ -90,7 +90,7 @@ def worthwhile(
         )
     if config.merges_short_images_only:
         raise ConfigError(
-            f"{type(config).__name__} saves whole steps, so there is no block to time: use a method that merges "
+            f"{type(config).__name__} skips steps, so there is no block to time: use a method that merges "
             f"tokens, such as TileMean."
         )
     model = denoisers_of(pipeline_or_model)[0]  # a second one is of the same kind

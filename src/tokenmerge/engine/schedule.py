@@ -12,7 +12,7 @@ from tokenmerge.engine.skipped_steps import FEWEST_STEPS, computed_steps, is_sho
 
 # What quotients of timesteps, float32 where they are, differ by from what they stand for.
 ROUNDING = 1e-6
-# A last step with less of an effect than this, beside the one before it, cannot carry a correction and needs none.
+# A last step with less of an effect than this, relative to the one before it, cannot carry a correction and needs none.
 NEGLIGIBLE = 0.25
 
 

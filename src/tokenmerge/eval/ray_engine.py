@@ -30,7 +30,7 @@ IMAGE_TRIES = 3  # an image that has ended this many workers is not tried again
 
 
 class Worker:
-    """Lives in a process of its own, somewhere on the cluster, and holds the model."""
+    """Lives in its own process, somewhere on the cluster, and holds the model."""
 
     def __init__(self, experiment: Experiment, allow_pickle: bool = False) -> None:
         # Loaded at the first call: what goes wrong in a constructor reaches the other side without its cause.

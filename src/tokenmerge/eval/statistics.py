@@ -42,7 +42,7 @@ def bootstrap_ratio_of_medians(above: ArrayLike, below: ArrayLike, resamples: in
 
 
 def _resampled(size: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Draws with repeats, (draws, size) a time: all at once could be gigabytes."""
+    """Samples with repeats, (draws, size) at a time: all at once could be gigabytes."""
     generator = np.random.default_rng(seed)
     rows = max(1, min(100, MOST_PICKS // size))
     for begin in range(0, resamples, rows):

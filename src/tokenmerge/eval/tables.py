@@ -28,7 +28,7 @@ def tables_of(results: Results) -> str:
 
 
 def columns_shown(results: Results) -> list[Column]:
-    """Metrics that were asked for: those measured, then those missing for a reason that is told."""
+    """Metrics that were asked for: those measured, then those missing, each with its reason."""
     measured = {name for variant in results.variants for name in variant.metrics}
     missing = [column for column in COLUMNS if column.metric in results.unavailable]
     return [column for column in COLUMNS if column.metric in measured] + missing
@@ -151,9 +151,9 @@ def _notes(results: Results) -> str:
         if variant.saved < SAVES_NOTHING
     ]
     lines += [
-        "- Multiply-adds are those executed in all calls of the denoiser, counted apart from the timed generation.",
+        "- Multiply-adds are those executed in all calls of the denoiser, counted in a separate generation.",
         "- Intervals of means and speed-ups are by bootstrap over pairs; those of FID by leaving out a small "
-        "share of the images at a time, because drawing images with repeats moves FID itself.",
+        "share of the images at a time, because sampling images with repeats moves FID itself.",
         "- At equal speed the reference stands between two of its ratios, in proportion to the median time per image; "
         "variants faster or slower than all of them are not in that table.",
         "- FID depends on how many images there are: compare it within one table only.",

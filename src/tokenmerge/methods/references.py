@@ -105,7 +105,7 @@ def _layout_of(method: MergeConfig, grid: tuple[int, ...], ratio: float) -> Layo
 
 
 def _method_for(config: MergeConfig, tile: tuple[int, int]) -> MergeConfig:
-    """How references are merged beside a method: it keeps all queries, or it does not."""
+    """How references are merged if the method keeps all queries, and if it does not."""
     if not config.merges_queries:
         return SampledKeys(tile=tile)
     return TileMean(tile=tile, keys=config.keys, correction=None)

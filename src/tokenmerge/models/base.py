@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tokenmerge.errors import MergeRuntimeError
 
 # For `Call.fixed_order`.
-TIME_PER_TOKEN = "this call gives each token a timestep of its own"
+TIME_PER_TOKEN = "this call gives each token its own timestep"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Part:
     calls: int = 1  # how often a block calls `module`: the first call is on the image's tokens, others are on text
     rotary: bool = False  # cross-attention that turns its queries by the block's position embeddings
     argument: str = ""  # `module`'s argument that holds the tokens; the first if empty
-    channels_first: bool = False  # `module` takes and returns (B, C, H, W), and (B, C, M, 1) as well
+    channels_first: bool = False  # `module` takes and returns (B, C, H, W), and (B, C, M, 1) too
     tokens_first: bool = False  # `module` takes and returns (L, B, C)
     residual: bool | None = None  # as in `Block`; most parts add nothing to their input, because the block does
 
@@ -91,7 +91,7 @@ class Block:
     in_place: bool = False  # it writes its results into the tokens it is given
     argument: str = ""  # the argument that holds the tokens; the first if empty
     arguments: tuple[str, ...] = ()  # names of its positional arguments, if its forward takes *args
-    channels_first: bool = False  # it takes and returns (B, C, H, W), and (B, C, M, 1) as well
+    channels_first: bool = False  # it takes and returns (B, C, H, W), and (B, C, M, 1) too
     tokens_first: bool = False  # it takes and returns (L, B, C)
     residual: bool | None = None  # it returns the tokens it was given plus something; None: measured at the first call
 
@@ -165,7 +165,7 @@ class Call:
     # Parts in which this call looks tokens up by position (IP-Adapter masks do, in cross-attention): those parts
     # are left alone, and tokens stay in grid order.
     positional: tuple[str, ...] = ()
-    fixed_order: str = ""  # as in `Stack`, for this call: because each token has a timestep of its own, say
+    fixed_order: str = ""  # as in `Stack`, for this call: because each token has its own timestep, say
     # Blocks are left out, or something is added to the tokens between them (ControlNets do, in transformers): each
     # block must give back all tokens in grid order.
     interleaved: bool = False

@@ -24,7 +24,7 @@ def problems_of(model: nn.Module, stacks: Iterable[Stack]) -> Iterator[str]:
             )
         for block in stack.blocks:
             if block.name in seen:
-                yield f"two blocks are called {block.name!r}: give each block a name of its own."
+                yield f"two blocks are called {block.name!r}: give each block its own name."
             seen.add(block.name)
             yield from _problems_of_block(block)
 
@@ -58,10 +58,10 @@ def _problems_of_part(block: Block, part: Part) -> Iterator[str]:
             f"mask; or mask='none', with which keys have equal weights."
         )
     if part.own_keys and block.is_channels_first(part):
-        yield f"{name} is channels_first, so it cannot be given keys of its own: leave own_keys out."
+        yield f"{name} is channels_first, so it cannot be given separate keys: leave own_keys out."
     elif part.own_keys and not takes_argument(attention, part.context_argument, in_kwargs=False):
         yield (
-            f"{name} takes no argument {part.context_argument!r} for keys of its own: it takes {_listed(attention)}. "
+            f"{name} takes no argument {part.context_argument!r} for separate keys: it takes {_listed(attention)}. "
             f"Name it with context_argument, or leave own_keys out."
         )
 

@@ -45,7 +45,7 @@ class CosmosFamily(Family):
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         timestep = kwargs["timestep"]
         return Call(
-            timestep=sigma_of(timestep),  # Predict 1 is given its logarithm; for later ones it falls as well
+            timestep=sigma_of(timestep),  # Predict 1 is given its logarithm; for later ones it falls too
             signature=signature_of(kwargs["hidden_states"]),
             fixed_order=TIME_PER_TOKEN if timestep.dim() > 1 else "",
             interleaved=kwargs.get("block_controlnet_hidden_states") is not None,

@@ -29,7 +29,7 @@ ROTARY = Rotary("image_rotary_emb", cos_sin_at)
 
 
 DOUBLE_PARTS = (
-    # With an IP-Adapter the attention returns a third item, for the image's tokens as well.
+    # With an IP-Adapter the attention returns a third item, which is for the image's tokens too.
     Part(("self",), "attn", mask="4d", text="first", outputs=(0, 2)),
     Part(("mlp",), "ff"),
 )

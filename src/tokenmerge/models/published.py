@@ -85,7 +85,7 @@ def build_from_config(
 
 
 def _depth(name: str, known: Architecture, blocks: Sequence[int]) -> dict[str, Any]:
-    """The config entries that cut a model down to so many blocks."""
+    """The config entries that cut a model down to this many blocks."""
     whole = [known.config[entry] for entry in known.depth]
     if not whole:
         raise ConfigError(

@@ -60,7 +60,7 @@ class UNetFamily(Family):
             "encoder_hidden_states": torch.randn(batch, *text, **new),
         }
         if getattr(config, "addition_embed_type", None) == "text_time":
-            # Six numbers describe the picture's size; the rest of the projection's input is the pooled text.
+            # Six numbers describe the image's size; the rest of the projection's input is the pooled text.
             pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
             inputs["added_cond_kwargs"] = {
                 "text_embeds": torch.randn(batch, pooled, **new),

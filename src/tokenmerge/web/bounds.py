@@ -25,7 +25,7 @@ LOWEST_RATIO, HIGHEST_RATIO = 0.05, 0.95
 LONGEST_INTERVAL = 100
 MOST_SWEPT = 24
 
-OWN = "my own"  # the choice beside the presets: the settings below it count
+OWN = "my own"  # an entry after the presets: the settings below it count
 PRESETS_SWEPT = {f"preset {name}": name for name in NAMES}
 # Ours, then what else makes a pipeline faster: fewer steps, and a cache for UNets and one for transformers.
 SWEPT = (*PRESETS_SWEPT, *METHODS, FEWER_STEPS, "deepcache", "first-block-cache")

@@ -1,4 +1,4 @@
-"""Merging beside what else a workflow does to a model: LoRA, ControlNet, caches, little memory, torch.compile."""
+"""Merging with what else a workflow does to a model: LoRA, ControlNet, caches, little memory, torch.compile."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_weights_that_are_brought_in_layer_by_layer(make: Any, faster: Any, monk
 
 @every_model
 def test_easycache_counts_each_step_once(make: Any) -> None:
-    """A calibrating step would run the model twice; beside a cache around the model it does not."""
+    """A calibrating step would run the model twice; with a cache around the model it does not."""
     from comfy_extras.nodes_easycache import EasyCacheNode
 
     model = make()

@@ -32,7 +32,7 @@ class TinyModel:
     video: bool = False
     scopes: tuple[str, ...] = ("site", "block", "stack")
     merges_keys: bool = True  # does it have self-attention that runs on merged tokens?
-    own_keys: bool = False  # can keys be merged apart from queries?
+    own_keys: bool = False  # whether keys can be merged separately from queries
     separate_keys: bool = True  # can its attention read fewer keys than it has queries?
     double: bool = True  # does it run in double precision?
     read_elsewhere: tuple[str, ...] = ()  # scopes in which attention that no part holds reads all of its tokens
@@ -57,7 +57,7 @@ class TinyModel:
         return self.run(model, {**inputs, **more})
 
     def told(self, timestep: float) -> float:
-        """How the model is told how much noise is left."""
+        """The argument that says how much noise is left."""
         if self.timestep_logarithmic:
             return math.log(timestep) / 4
         return 1 - timestep if self.timestep_rises else timestep

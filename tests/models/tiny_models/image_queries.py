@@ -21,7 +21,7 @@ def padded(batch: int) -> Tensor:
 
 
 def without_zeros(model: nn.Module) -> nn.Module:
-    """Layers that begin at zero, so that blocks do nothing yet, get weights as well."""
+    """Layers that begin at zero, so that blocks do nothing yet, get weights too."""
     for weight in model.parameters():
         if weight.dim() > 1 and not weight.any():
             nn.init.normal_(weight, std=0.2)

@@ -24,7 +24,7 @@ class ComfyWanFamily(ComfyFamily):
     video = True
 
     def recognises(self, model: nn.Module) -> bool:
-        """Not its relatives, such as VACE: those have streams of tokens that run beside this one."""
+        """Not its relatives, such as VACE: those have streams of tokens that run in parallel to this one."""
         return type(model).__name__ == self.class_name and super().recognises(model)
 
     def stacks(self, model: Any) -> list[Stack]:

@@ -22,7 +22,7 @@ def tokenize(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:  # (len(text
     return ids
 
 
-class Pictures:
+class Images:
     """Latents at one size with the token ids of every phrasing of their captions."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Pictures:
         return self.latents[chosen], torch.stack([self._caption(index) for index in chosen])
 
     def _next(self) -> int:
-        """Each picture once per epoch, in a new order every time."""
+        """Each image once per epoch, in a new order every time."""
         if not self.order:
             self.order = random.sample(range(len(self.tokens)), len(self.tokens))
         return self.order.pop()
