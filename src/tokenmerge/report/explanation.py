@@ -91,6 +91,7 @@ class Explanation:
     config: MergeConfig
     models: list[ModelReport]
     timings: tuple[Timing, ...] = ()  # of one block each way, where the config rests on them
+    hints: tuple[str, ...] = ()  # what the user could do better
 
     def to_dict(self) -> dict[str, Any]:
         models = [asdict(model) for model in self.models]
@@ -103,7 +104,7 @@ class Explanation:
         texts = [_text(self.config, model) for model in self.models]
         if self.timings:
             texts.append(f"chosen by the time of one block each way on this machine:\n\n{table_of(self.timings)}")
-        return "\n\n".join(texts)
+        return "\n\n".join([*texts, *self.hints])
 
 
 def _merged_table(stacks: list[StackReport]) -> str:
