@@ -79,12 +79,17 @@ class FunctionGenerator:
         """How many steps an image has, for `merged`, as counted by `warm_up`; None if a scheduler says it."""
         return None if self._has_scheduler else self._counted()
 
+    @property
+    def calls_per_step(self) -> int:
+        """Calls of the model at each step: two if guidance is a second call."""
+        return max(1, max(map(len, self._calls)) // self._counted())
+
     def _counted(self) -> int:
         if None in self._timesteps:
             return max(map(len, self._calls))
         return steps_in([timestep for timestep in self._timesteps if timestep is not None])
 
-    def warm_up(self, prompt: Any, seed: int) -> None:
+    def warm_up(self, prompt: Any, seed: int) -> Any:
         """Generate once, and take note of how the models are called."""
         handles = []
         for model, calls in zip(self.models, self._calls, strict=True):
@@ -100,12 +105,13 @@ class FunctionGenerator:
 
             handles.append(model.register_forward_pre_hook(note, with_kwargs=True))
         try:
-            self.function(prompt, seed, **self.options)
+            made = self.function(prompt, seed, **self.options)
         finally:
             for handle in handles:
                 handle.remove()
         if not any(self._calls):
             raise ConfigError("generate never called the model that is to be merged: give the model that it uses.")
+        return made
 
     def timed(self, prompt: Any, seed: int) -> tuple[Any, float]:
         made, seconds = self._clock.timed(lambda: self.function(prompt, seed, **self.options))
