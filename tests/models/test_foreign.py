@@ -243,9 +243,24 @@ def test_a_block_of_another_form_is_refused_in_a_sentence(monkeypatch: pytest.Mo
         model(image(), 0.5)
 
 
+def test_presets_go_by_what_attention_can_be_given_and_by_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow, unet = seeded(FlowDiT), seeded(ConsistencyUNet)
+    assert tm.preset("quality", unet) == tm.SampledKeys(outliers=8, step_speedup=1.5)
+    assert tm.preset("quality", flow) == tm.SkipSteps(step_speedup=1.5, sample_keys=True)
+    without_weights = (Part(("self",), ""),)
+    monkeypatch.setattr(ConsistencyFamily, "parts", without_weights)
+    assert tm.preset("quality", unet) == tm.SkipSteps(step_speedup=1.5)
+    monkeypatch.setattr(FlowFamily, "parts", (Part(("self",), "attn"),))
+    assert tm.preset("quality", flow) == tm.SkipSteps(step_speedup=1.5)
+
+
 def test_an_unknown_class_names_the_nearest_family_and_the_recipe() -> None:
     kind = type("FlowDiTv2", (nn.Module,), {})
     with pytest.raises(UnsupportedModelError, match=r"nearest that it knows is Flow DiT \(FlowDiT\).*extending.md"):
         tm.apply(kind(), TILES)
+    for name, nearest in (("MyUNet", "UNet2DConditionModel"), ("ZImageTurbo", "ZImageTransformer2DModel")):
+        kind = type(name, (nn.Module,), {})
+        with pytest.raises(UnsupportedModelError, match=rf"nearest that it knows is .* \({nearest}\)"):
+            tm.apply(kind(), TILES)
     with pytest.raises(UnsupportedModelError, match=r"Linear.*none is called like it: .*PixArt.*check_family"):
         tm.apply(nn.Linear(2, 2), TILES)
