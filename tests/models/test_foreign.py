@@ -186,6 +186,20 @@ def test_time_that_rises_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
             model(**flow_inputs(1, 0.8))
 
 
+def test_a_timestep_may_have_any_unit() -> None:
+    model = seeded(ConsistencyUNet)
+    full = []
+    for unit in (1.0, 1000.0):
+        config = tm.TileMean(tile=2, correction=tm.FullSteps(every=6, within=0.35), min_tokens=0)
+        with tm.merged(model, config) as handle:
+            for left in (1.0, 0.9, 0.5, 0.45, 0.4, 0.1):
+                model(image(1), unit * left)
+            measured = handle.explain().models[0].measured
+        assert measured is not None
+        full.append(measured.full)
+    assert full == [3, 3]  # at 1.0, 0.5 and 0.1: a step at which 0.35 of the noise is gone since the last one
+
+
 @pytest.mark.parametrize("time", [-0.25, float("nan"), float("inf")])
 def test_a_timestep_that_is_no_amount_of_noise_is_refused(time: float) -> None:
     with pytest.raises(MergeRuntimeError, match="how much noise is left"):
