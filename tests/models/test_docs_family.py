@@ -38,6 +38,11 @@ def test_it_is_short() -> None:
     assert all(len(code.strip().splitlines()) <= 40 for code in examples())
 
 
+def test_the_recipe_is_a_page() -> None:
+    recipe = PAGE.read_text(encoding="utf-8").split("### The recipe\n")[1].split("\n### ")[0]
+    assert len(recipe.strip().splitlines()) <= 66  # of A4, typewritten
+
+
 def test_a_family_takes_twenty_lines() -> None:
     code = next(code for code in examples() if "DenoiserFamily" in code)
     lines = [line for line in code.split("assert check_family")[0].splitlines() if line.strip()]
