@@ -199,3 +199,10 @@ def test_a_timestep_that_is_a_number_is_no_reason_to_count_otherwise(unet: TinyM
             counted.append(handle.explain().models[0].multiply_adds)
     assert counted[0] == counted[1]
     assert counted[0].full > counted[0].unmerged  # it also runs merged
+
+
+def test_a_method_that_merges_no_tokens_is_explained(unet: TinyModel) -> None:
+    with tm.merged(unet.build(), tm.SkipSteps()) as handle:
+        text = str(handle.explain(size=(128, 128)))
+    assert "SkipSteps merges no tokens" in text
+    assert "50.0% saved" in text

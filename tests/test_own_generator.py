@@ -61,6 +61,46 @@ def test_tune_takes_the_one_with_the_least_work_that_keeps_the_budget(model: nn.
     assert [trial.config for trial in found.trials] == [HALF, MILD]
 
 
+def guided_with(model: nn.Module, calls: list[Tensor]) -> Any:
+    """Guidance by a second call at each step."""
+
+    def generate(label: int, seed: int, steps: int = 10) -> Tensor:
+        noisy = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(seed))
+        for step in range(steps):
+            time = torch.full((1,), step / steps)
+            guided, plain = (model(noisy, time, torch.tensor([each])) for each in (label, 9))
+            noisy = noisy + (2 * guided - plain) / steps
+        calls.append(noisy)
+        return noisy
+
+    return generate
+
+
+def test_as_many_steps_are_skipped_as_are_counted(model: nn.Module) -> None:
+    config = tm.SkipSteps(step_speedup=2.5)
+    made: list[Tensor] = []
+    found = tm.compare(model, config, prompts=[1], generate=guided_with(model, made))
+    assert found.work == pytest.approx(0.4)
+    with tm.merged(model, config, steps=10) as handle:
+        guided_with(model, made)(1, 0)
+        measured = handle.explain().models[0].measured
+        assert "steps=" not in str(handle.explain())
+    assert measured is not None
+    assert measured.skipped == 12  # of 20 calls: 6 steps of 10, for both guidance branches
+    compared, by_hand = made[-2:]
+    assert torch.equal(by_hand, compared)  # compare skipped the same ones
+    trial = tm.tune(model, [1], 1, candidates=[config], generate=guided_with(model, made), progress=False).trials[-1]
+    assert trial.work == found.work
+    assert torch.equal(made[-1], by_hand)
+
+
+def test_explain_asks_for_the_number_of_steps(model: nn.Module) -> None:
+    with tm.merged(model, tm.SkipSteps()) as handle:
+        assert "steps=" not in str(handle.explain(size=(128, 128)))
+        generate_with(model)(1, 0, steps=8)
+        assert "Give steps= to" in str(handle.explain())
+
+
 def test_a_model_by_itself_needs_a_function(model: nn.Module) -> None:
     with pytest.raises(UnsupportedModelError, match="generate=, a function of a prompt and a seed"):
         tm.tune(model, [1])

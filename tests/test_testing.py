@@ -16,7 +16,7 @@ from test_foreign import ConsistencyFamily, FlowFamily, seeded
 from tiny_models import made, tiny
 
 from tokenmerge.models import family_of
-from tokenmerge.models.base import Part, Rotary, Stack, cos_sin_at
+from tokenmerge.models.base import Part, Rotary, Stack, cos_sin_at, rows_at
 from tokenmerge.testing import check_family
 
 
@@ -25,7 +25,7 @@ def test_families_of_strangers_that_are_right_have_no_problems() -> None:
     assert check_family(seeded(ConsistencyUNet), ConsistencyFamily(), (16, 16)) == []
 
 
-@pytest.mark.parametrize("name", ["sd15", "flux", "wan"])
+@pytest.mark.parametrize("name", ["sd15", "flux", "wan", "ernie-image"])
 def test_families_of_ours_have_none_either(name: str) -> None:
     model = made(tiny(name).build)
     assert check_family(model, family_of(model), (128, 128), batch=1) == []
@@ -42,6 +42,13 @@ def test_families_of_ours_have_none_either(name: str) -> None:
         ({"conditions": ("text",)}, r"none of conditions, \('text',\), is an argument.*of y;"),
         ({"argument": "emb"}, r"layers.0 is given \(2, 16\) where tokens should be"),
         ({"patch": 1}, r"is given 64 tokens, and grid returns \(16, 16\), which has 256"),
+        ({"patch": 4}, r"is given 64 tokens, and grid returns \(4, 4\), which has 16: mend the patch size"),
+        ({"latent": "image"}, "the family's latent is 'image', and the call has no such argument: it has noisy, t, y"),
+        ({"rotary": Rotary(("cos", "sin"), rows_at)}, "rows_at is given a tuple.*use cos_sin_at"),
+        ({"rotary": Rotary("cos", cos_sin_at)}, "cos_sin_at is given one tensor.*use rows_at"),
+        ({"parts": (Part(("self",), "attn"),)}, "layers.0.attn calls scaled_dot_product_attention.*mask='inside'"),
+        ({"blocks": "blocks"}, "stacks fails for this model: FlowDiT has no module 'blocks': it has patchify.*layers"),
+        ({"grid_argument": "x"}, "patch_grid's name is 'x', and the call has no such argument: it has noisy, t, y"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -67,6 +74,13 @@ def test_example_inputs_that_are_no_call_are_said() -> None:
     family.example_inputs = lambda model, size, batch: {"noise": 1}  # type: ignore[method-assign]
     (problem,) = check_family(seeded(FlowDiT), family)
     assert "cannot be called with what example_inputs returns: TypeError" in problem
+
+
+def test_attention_that_must_not_be_weighted_says_why() -> None:
+    family = FlowFamily()
+    family.parts = (Part(("self",), "attn"),)
+    family.cannot_weigh = "its keys stand for equally many tokens"
+    assert check_family(seeded(FlowDiT), family, (128, 128)) == []
 
 
 def test_no_blocks_are_said() -> None:

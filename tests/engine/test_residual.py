@@ -17,6 +17,7 @@ import tokenmerge as tm
 from tokenmerge.engine.residual import HALF, _places, passed_on
 from tokenmerge.models import FAMILIES, family_of
 from tokenmerge.models.base import Family, Part, Stack, blocks_of, patch_grid
+from tokenmerge.runtime.multiply_adds import executed_in
 from tokenmerge.testing import check_family
 
 
@@ -129,6 +130,16 @@ def test_measuring_leaves_random_numbers_alone(foreign: Any) -> None:
     with tm.merged(model, tile_means("block")):
         model(**inputs())
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_model_is_measured_once(foreign: Any) -> None:
+    model = foreign()
+    counts = []
+    for scope in ("block", "block", "stack"):
+        with tm.merged(model, tile_means(scope)), executed_in([model]) as counted:
+            model(**inputs())
+        counts.append(counted.total)
+    assert counts[0] > counts[1] == counts[2]
 
 
 def test_check_family_says_if_a_residual_is_declared_wrongly() -> None:

@@ -38,6 +38,24 @@ def test_it_is_short() -> None:
     assert all(len(code.strip().splitlines()) <= 40 for code in examples())
 
 
+def test_the_recipe_is_a_page() -> None:
+    recipe = PAGE.read_text(encoding="utf-8").split("### The recipe\n")[1].split("\n### ")[0]
+    assert len(recipe.strip().splitlines()) <= 66  # of A4, typewritten
+
+
+def test_a_family_takes_twenty_lines() -> None:
+    code = next(code for code in examples() if "DenoiserFamily" in code)
+    lines = [line for line in code.split("assert check_family")[0].splitlines() if line.strip()]
+    assert len(lines) <= 20
+
+
+def test_it_measures_quality(example: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    exec(examples()[-1], example)
+    printed = capsys.readouterr().out
+    assert re.search(r"\| fewer steps, 5 of 10 .*\| tokenmerge, quality .*\| ToMA ", printed, flags=re.DOTALL)
+    assert "10 calls, 5 of them at full steps, 5 of them skipped" in printed
+
+
 def test_it_explains_what_it_merged(example: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert example["image"].shape == (1, 3, 64, 96)
     with tm.merged(example["model"], tm.TileMean()) as handle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from tokenmerge.engine.clock import Clock
 from tokenmerge.errors import ConfigError, MergeRuntimeError, NothingMergedWarning, UnsupportedModelError
 from tokenmerge.models import FAMILIES
 from tokenmerge.models.base import (
-    Block,
     Family,
     Part,
     Rotary,
@@ -42,10 +41,11 @@ class FlowFamily(Family):
     timestep_rises = True
     rotary: Rotary | None = Rotary(("cos", "sin"), cos_sin_at)
     argument, patch, output = "x", 2, None
+    blocks, grid_argument = "layers", "noisy"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        blocks = blocks_of(model, "layers", self.parts, self.output, self.rotary, argument=self.argument)
-        return [Stack("layers", "layers", model, partial(patch_grid, self.patch, name="noisy"), blocks)]
+        blocks = blocks_of(model, self.blocks, self.parts, self.output, self.rotary, argument=self.argument)
+        return [Stack("layers", "layers", model, partial(patch_grid, self.patch, name=self.grid_argument), blocks)]
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         new = new_like(model)
@@ -63,18 +63,13 @@ class ConsistencyFamily(Family):
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         def stack(name: str, downsample: int) -> Stack:
-            module = model.get_submodule(name)
-            block = Block(name, module, self.parts, channels_first=self.channels_first)
-            return Stack(name, name, module, _image_grid, (block,), downsample=downsample)
+            blocks = blocks_of(model, name, self.parts, channels_first=self.channels_first)
+            return Stack(name, name, model, partial(patch_grid, downsample, name="x"), blocks, downsample=downsample)
 
         return [stack("top", 1), stack("bottom", 2)]
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         return {"x": torch.randn(batch, 3, *size, **new_like(model)), "sigma": 0.5}
-
-
-def _image_grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(kwargs["image"].shape[-2:])
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +186,20 @@ def test_time_that_rises_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
             model(**flow_inputs(1, 0.8))
 
 
+def test_a_timestep_may_have_any_unit() -> None:
+    model = seeded(ConsistencyUNet)
+    full = []
+    for unit in (1.0, 1000.0):
+        config = tm.TileMean(tile=2, correction=tm.FullSteps(every=6, within=0.35), min_tokens=0)
+        with tm.merged(model, config) as handle:
+            for left in (1.0, 0.9, 0.5, 0.45, 0.4, 0.1):
+                model(image(1), unit * left)
+            measured = handle.explain().models[0].measured
+        assert measured is not None
+        full.append(measured.full)
+    assert full == [3, 3]  # at 1.0, 0.5 and 0.1: a step at which 0.35 of the noise is gone since the last one
+
+
 @pytest.mark.parametrize("time", [-0.25, float("nan"), float("inf")])
 def test_a_timestep_that_is_no_amount_of_noise_is_refused(time: float) -> None:
     with pytest.raises(MergeRuntimeError, match="how much noise is left"):
@@ -223,6 +232,24 @@ def test_keys_alone_are_left_out_of_a_block_that_takes_images() -> None:
     assert lengths == [(256, 64), (64, 16)]
 
 
+def test_blocks_are_a_list_a_dictionary_or_one_module() -> None:
+    part = Part(("mlp",), "")
+    model = nn.ModuleDict({"one": nn.Linear(2, 2), "several": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])})
+    assert [(block.name, block.parts) for block in blocks_of(model, "one", part)] == [("one", (part,))]
+    assert [block.name for block in blocks_of(model, "several", (part,))] == ["several.0", "several.1"]
+    named = nn.Sequential(model)
+    assert [block.module for block in blocks_of(named, "0", part)] == list(model.values())
+    with pytest.raises(ConfigError, match="ModuleDict has no module 'two': it has one, several"):
+        blocks_of(model, "two", part)
+
+
+def test_a_grid_that_is_too_large_names_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlowFamily, "patch", 1)
+    model = seeded(FlowDiT)
+    with tm.merged(model, TILES), pytest.raises(MergeRuntimeError, match=r"96 of the 384 tokens.*check_family"):
+        model(**flow_inputs())
+
+
 def test_a_block_of_another_form_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConsistencyFamily, "channels_first", False)
     model = seeded(ConsistencyUNet)
@@ -230,9 +257,24 @@ def test_a_block_of_another_form_is_refused_in_a_sentence(monkeypatch: pytest.Mo
         model(image(), 0.5)
 
 
+def test_presets_go_by_what_attention_can_be_given_and_by_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow, unet = seeded(FlowDiT), seeded(ConsistencyUNet)
+    assert tm.preset("quality", unet) == tm.SampledKeys(outliers=8, step_speedup=1.5)
+    assert tm.preset("quality", flow) == tm.SkipSteps(step_speedup=1.5, sample_keys=True)
+    without_weights = (Part(("self",), ""),)
+    monkeypatch.setattr(ConsistencyFamily, "parts", without_weights)
+    assert tm.preset("quality", unet) == tm.SkipSteps(step_speedup=1.5)
+    monkeypatch.setattr(FlowFamily, "parts", (Part(("self",), "attn"),))
+    assert tm.preset("quality", flow) == tm.SkipSteps(step_speedup=1.5)
+
+
 def test_an_unknown_class_names_the_nearest_family_and_the_recipe() -> None:
     kind = type("FlowDiTv2", (nn.Module,), {})
     with pytest.raises(UnsupportedModelError, match=r"nearest that it knows is Flow DiT \(FlowDiT\).*extending.md"):
         tm.apply(kind(), TILES)
+    for name, nearest in (("MyUNet", "UNet2DConditionModel"), ("ZImageTurbo", "ZImageTransformer2DModel")):
+        kind = type(name, (nn.Module,), {})
+        with pytest.raises(UnsupportedModelError, match=rf"nearest that it knows is .* \({nearest}\)"):
+            tm.apply(kind(), TILES)
     with pytest.raises(UnsupportedModelError, match=r"Linear.*none is called like it: .*PixArt.*check_family"):
         tm.apply(nn.Linear(2, 2), TILES)

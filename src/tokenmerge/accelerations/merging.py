@@ -22,7 +22,7 @@ class Merging(Acceleration):
         return self.config.to_dict()
 
     def applied(self, pipe: Any, generation: Generation) -> AbstractContextManager[Any]:
-        return merged(pipe, self.config)
+        return merged(pipe, self.config, steps=_steps(pipe, generation))
 
 
 @dataclass(frozen=True)
@@ -40,4 +40,9 @@ class Preset(Acceleration):
         return {"preset": self.preset}
 
     def applied(self, pipe: Any, generation: Generation) -> AbstractContextManager[Any]:
-        return merged(pipe, self.preset)
+        return merged(pipe, self.preset, steps=_steps(pipe, generation))
+
+
+def _steps(pipe: Any, generation: Generation) -> int | None:
+    """The number of steps that a bare model has to be given: a pipeline's scheduler says more than that."""
+    return None if hasattr(pipe, "scheduler") else generation.steps

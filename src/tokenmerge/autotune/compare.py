@@ -68,7 +68,7 @@ def compare(
     with generator.quiet():
         generator.warm_up(*pairs[0])
         unmerged = [generator.timed(*pair) for pair in pairs]
-        with merged(pipe, config) as handle:
+        with merged(pipe, config, steps=generator.steps) as handle:
             work = generator.work(handle)
             made = []
             for pair in pairs:

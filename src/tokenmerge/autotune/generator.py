@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +11,10 @@ import torch
 
 from tokenmerge.api import Handle, denoisers_of
 from tokenmerge.engine.arguments import shapes_of_call
+from tokenmerge.engine.clock import Clock as TimestepReader
 from tokenmerge.errors import ConfigError, UnsupportedModelError
 from tokenmerge.models import family_of
-from tokenmerge.models.arguments import argument_names
+from tokenmerge.models.arguments import argument_names, named_arguments
 from tokenmerge.runtime.generation import generate
 from tokenmerge.runtime.timing import Clock
 
@@ -22,6 +24,8 @@ Generate = Callable[..., Any]
 
 class PipelineGenerator:
     """A diffusers pipeline."""
+
+    steps: int | None = None  # its scheduler says how many an image has
 
     def __init__(self, pipe: Any, options: dict[str, Any]) -> None:
         denoisers_of(pipe)  # says in a sentence what is neither a pipeline nor a model
@@ -65,10 +69,27 @@ class FunctionGenerator:
                 f"or a tensor."
             )
         self.models, self.function, self.options = denoisers_of(model), function, options
+        self._has_scheduler = hasattr(model, "scheduler")
         self._clock = Clock(next(self.models[0].parameters()).device)
         self._calls: list[list[Any]] = [[] for _ in self.models]  # of one generation
+        self._timesteps: list[float | None] = []  # of those calls
 
-    def warm_up(self, prompt: Any, seed: int) -> None:
+    @property
+    def steps(self) -> int | None:
+        """How many steps an image has, for `merged`, as counted by `warm_up`; None if a scheduler says it."""
+        return None if self._has_scheduler else self._counted()
+
+    @property
+    def calls_per_step(self) -> int:
+        """Calls of the model at each step: two if guidance is a second call."""
+        return max(1, max(map(len, self._calls)) // self._counted())
+
+    def _counted(self) -> int:
+        if None in self._timesteps:
+            return max(map(len, self._calls))
+        return steps_in([timestep for timestep in self._timesteps if timestep is not None])
+
+    def warm_up(self, prompt: Any, seed: int) -> Any:
         """Generate once, and take note of how the models are called."""
         handles = []
         for model, calls in zip(self.models, self._calls, strict=True):
@@ -79,15 +100,18 @@ class FunctionGenerator:
                 module: Any, args: Any, kwargs: Any, calls: Any = calls, names: Any = names, family: Any = family
             ) -> None:
                 calls.append(shapes_of_call(names, family.positions, family.timestep, args, kwargs))
+                call = family.read_call((), named_arguments(module, args, kwargs))
+                self._timesteps.append(TimestepReader().read(call.timestep, family.timestep_rises).value)
 
             handles.append(model.register_forward_pre_hook(note, with_kwargs=True))
         try:
-            self.function(prompt, seed, **self.options)
+            made = self.function(prompt, seed, **self.options)
         finally:
             for handle in handles:
                 handle.remove()
         if not any(self._calls):
             raise ConfigError("generate never called the model that is to be merged: give the model that it uses.")
+        return made
 
     def timed(self, prompt: Any, seed: int) -> tuple[Any, float]:
         made, seconds = self._clock.timed(lambda: self.function(prompt, seed, **self.options))
@@ -96,7 +120,7 @@ class FunctionGenerator:
     def work(self, handle: Handle) -> float:
         for session, calls in zip(handle._sessions, self._calls, strict=True):
             session.last_call = calls[0] if calls else None
-        return share_of_work(handle, None, max(map(len, self._calls)))
+        return share_of_work(handle, None, self._counted())
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -108,6 +132,20 @@ Generator = PipelineGenerator | FunctionGenerator
 
 def generator_of(pipe: Any, function: Generate | None, options: dict[str, Any]) -> Generator:
     return PipelineGenerator(pipe, options) if function is None else FunctionGenerator(pipe, function, options)
+
+
+def steps_in(timesteps: list[float]) -> int:
+    """How many steps the first image of a loop has: guidance branches share timesteps, and a larger one ends it.
+
+    >>> steps_in([0.9, 0.9, 0.5, 0.5, 0.1, 0.1, 0.9, 0.9])
+    3
+    """
+    steps = 1
+    for before, after in itertools.pairwise(timesteps):
+        if after > before:
+            break
+        steps += after < before
+    return steps
 
 
 def share_of_work(handle: Handle, size: tuple[int, int] | None, steps: int | None) -> float:

@@ -212,7 +212,7 @@ def _ladder(
 
 
 def _work(pipe: Any, config: MergeConfig, generator: Generator) -> float:
-    with merged(pipe, config) as handle:
+    with merged(pipe, config, steps=generator.steps) as handle:
         return generator.work(handle)
 
 
@@ -227,13 +227,14 @@ def _try(
 ) -> Trial | None:
     """A config on every pair; None if the images have so few steps that all of them run full."""
     trial = Trial(config, work)
-    with merged(pipe, config) as handle:
+    with merged(pipe, config, steps=generator.steps) as handle:
         for pair, image in zip(pairs, unmerged, strict=True):
             handle.reset()
             made, seconds = _timed(generator, pair, bar)
             trial.psnr.append(psnr_of(image, made))
             trial.seconds.append(seconds)
-        return trial if any(session.merged_calls for session in handle._sessions) else None
+        sped_up = any(session.merged_calls or session.skipped_calls for session in handle._sessions)
+        return trial if sped_up else None
 
 
 def _timed(generator: Generator, pair: Pair, bar: Any) -> tuple[Any, float]:
@@ -253,7 +254,8 @@ def _bar(shown: bool) -> Iterator[Any]:
 def _short(config: MergeConfig) -> str:
     """The method, how much it merges, and its options that are not the default."""
     plain = type(config)()
-    shown = {"ratio": ratio_text(config.ratio)} if config.has_option("ratio") else {"tile": repr(vars(config)["tile"])}
+    measure = next(name for name in ("ratio", "tile", "step_speedup") if config.has_option(name))
+    shown = {measure: ratio_text(config.ratio) if measure == "ratio" else repr(vars(config)[measure])}
     for name, value in vars(config).items():
         if name not in shown and value != getattr(plain, name):
             shown[name] = repr(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import sys
 from contextlib import redirect_stdout
 from functools import partial
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmerge.cli.options import add_pickle_option
 from tokenmerge.errors import UsageError
+from tokenmerge.eval import require_packages
 from tokenmerge.runtime.plain_text import shown_plainly
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    _require_packages()
+    require_packages("this command")
 
     from tokenmerge.eval.experiment import read_experiment
     from tokenmerge.eval.run import evaluate
@@ -87,14 +87,6 @@ def run(args: argparse.Namespace) -> int:
     print(results.to_json() if args.json else tables_of(results))
     print(f"Everything is in {args.out}; open {args.out / 'report.html'} to look at it.", file=sys.stderr)
     return 0
-
-
-def _require_packages() -> None:
-    missing = [
-        name for name in ("filelock", "matplotlib", "pyarrow", "tomli_w") if importlib.util.find_spec(name) is None
-    ]
-    if missing:
-        raise UsageError(f"this command needs {' and '.join(missing)}: pip install 'tokenmerge[eval]'.")
 
 
 def _with_overrides(experiment: Experiment, args: argparse.Namespace) -> Experiment:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +25,20 @@ HALF = 0.5  # of the change passed on: less is nearer to none than to all
 
 # The kind of a block, and the path of a part in it, or None for the block itself.
 Place = tuple[type[nn.Module], str | None]
+# A place with all that a family says of it, because a family that was mended needs measuring anew.
+Form = tuple[Any, ...]
+# What was found, so that a model is measured once and not whenever merging is applied to it.
+_measured: WeakKeyDictionary[nn.Module, dict[Form, float]] = WeakKeyDictionary()
 
 
 def with_residuals(model: nn.Module, stacks: list[Stack], args: Args, kwargs: Kwargs) -> list[Stack]:
     """The stacks with each `residual` that their family leaves open measured, in a run of the model on a call."""
     open_places = {place for place, said in _places(stacks) if said is None}
-    passed = passed_on(model, stacks, open_places, args, kwargs)
-    adds = {place: share > HALF for place, share in passed.items()}
+    forms = {place: form for place, form in _forms(stacks) if place in open_places}
+    known = _measured.setdefault(model, {})
+    unknown = {place for place, form in forms.items() if form not in known}
+    known |= {forms[place]: share for place, share in passed_on(model, stacks, unknown, args, kwargs).items()}
+    adds = {place: known[form] > HALF for place, form in forms.items() if form in known}
 
     def said(block: Block) -> Block:
         kind = type(block.module)
@@ -92,6 +100,14 @@ def _places(stacks: list[Stack]) -> Iterator[tuple[Place, bool | None]]:
             yield (type(block.module), None), block.residual
             for part in block.parts:
                 yield (type(block.module), part.module), part.residual
+
+
+def _forms(stacks: list[Stack]) -> Iterator[tuple[Place, Form]]:
+    for stack in stacks:
+        for block in reversed(stack.blocks):
+            for path, part in _measurable(block):
+                kind = type(block.module)
+                yield (kind, path), (kind, block.argument, block.output, block.channels_first, block.tokens_first, part)
 
 
 def _measurable(block: Block) -> Iterator[tuple[str | None, Part | None]]:

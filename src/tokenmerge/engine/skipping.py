@@ -37,6 +37,11 @@ class Skipping:
         # The branch and step of the call that runs, and how its clean image is found if that is what is forecast.
         self._computes: tuple[int, Point, CleanImage | None] | None = None
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether anybody says how many steps an image has."""
+        return self._timeline_of is not None
+
     def attach(self) -> None:
         self.forward_before = vars(self._model).get("forward")
         # Bound to nothing but this object, so that a copy of the model has a copy of it.

@@ -285,7 +285,7 @@ class Span:
             raise MergeRuntimeError(
                 f"{self.name} was given {tokens.shape[1]} of the {row.layout.tokens} tokens of its grid. If "
                 f"feed-forward chunking is on, turn it off with disable_forward_chunking(), or leave 'mlp' out of "
-                f"parts."
+                f"parts. In a family of your own, grid is wrong: tokenmerge.testing.check_family says how."
             )
         return tokens
 

@@ -74,6 +74,10 @@ class ImageMaker:
         """An image of a pair with whatever is applied to the pipeline, and its seconds; it is not kept."""
         return generate(self.pipeline, **self._arguments(pair, steps))
 
+    def calls_per_step(self) -> int:
+        """Calls of the denoiser at each step: two if guidance is a second call."""
+        return 2 if self._arguments(CALIBRATION, 1).get("true_cfg_scale", 1) > 1 else 1
+
     def _arguments(self, pair: Pair, steps: int) -> dict[str, Any]:
         choice = self.experiment.image
         size = choice.width, choice.height
@@ -88,7 +92,7 @@ class ImageMaker:
         if variant.acceleration is None:
             return nullcontext()
         steps = self._steps(variant)
-        generation = Generation(steps, 2 if self._arguments(CALIBRATION, steps).get("true_cfg_scale", 1) > 1 else 1)
+        generation = Generation(steps, self.calls_per_step())
         if variant.key not in self._prepared:
             refuse_misfit(variant.name, variant.acceleration, self.pipeline)
             self._prepared[variant.key] = variant.acceleration.prepared(

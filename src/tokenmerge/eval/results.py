@@ -70,6 +70,12 @@ class Results:
     variants: tuple[VariantResult, ...]  # the baseline first
     unavailable: dict[str, str]
 
+    def __str__(self) -> str:
+        """All tables as Markdown."""
+        from tokenmerge.eval.tables import tables_of  # which is made of results
+
+        return tables_of(self)
+
     def to_json(self) -> str:
         return json.dumps(_plain(dataclasses.asdict(self)), indent=1, ensure_ascii=False) + "\n"
 

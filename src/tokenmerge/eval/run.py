@@ -27,9 +27,10 @@ from tokenmerge.runtime.files import write_atomically
 from tokenmerge.runtime.machine import library_versions
 
 Say = Callable[[str], None]
+Inputs = tuple[list[Variant], list[str]]  # variants and prompts
 
 
-def inputs_of(experiment: Experiment) -> tuple[list[Variant], list[str]]:
+def inputs_of(experiment: Experiment) -> Inputs:
     """The variants and prompts of an experiment; everything that is wrong with them shows here."""
     variants = variants_of(experiment)
     prompts = read_prompts(Path(experiment.prompts.file), experiment.prompts.column, experiment.prompts.limit)
@@ -40,10 +41,17 @@ def inputs_of(experiment: Experiment) -> tuple[list[Variant], list[str]]:
 
 
 def make_images(
-    experiment: Experiment, folder: RunFolder, engine_of: Callable[[Experiment], Engine], say: Say
+    experiment: Experiment,
+    folder: RunFolder,
+    engine_of: Callable[[Experiment], Engine],
+    say: Say,
+    inputs: Inputs | None = None,
 ) -> tuple[Experiment, list[Pair], list[Variant]]:
-    """Every image of an experiment, in a folder that is locked; images that are there already are left as they are."""
-    variants, prompts = inputs_of(experiment)
+    """Every image of an experiment, in a folder that is locked; images that are there already are left as they are.
+
+    inputs: its variants and prompts, if they are not to be made of what the experiment says.
+    """
+    variants, prompts = inputs or inputs_of(experiment)
     experiment = folder.settle_experiment(experiment, torch.get_num_threads())
     engine = engine_of(experiment)
     try:
@@ -108,12 +116,13 @@ def evaluate(
     engine_of: Callable[[Experiment], Engine],
     say: Say,
     allow_pickle: bool = False,
+    inputs: Inputs | None = None,
 ) -> Results:
     """Images, metrics.json, tables.md, figures and report.html. May be killed and run again at any point."""
-    inputs_of(experiment)  # what is wrong shows before a folder is made
+    inputs = inputs or inputs_of(experiment)  # what is wrong shows before a folder is made
     folder = RunFolder(out)
     with folder.locked():
-        experiment, pairs, variants = make_images(experiment, folder, engine_of, say)
+        experiment, pairs, variants = make_images(experiment, folder, engine_of, say, inputs)
         measured = measure(folder, experiment.metrics, pairs, variants, allow_pickle)
         for name, reason in measured.unavailable.items():
             say(f"{name} is left out: {reason}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenmerge.accelerations.base import Acceleration
 from tokenmerge.accelerations.fewer_steps import FewerSteps
-from tokenmerge.accelerations.merging import Merging
+from tokenmerge.accelerations.merging import Merging, Preset
 from tokenmerge.accelerations.named import named_acceleration
 from tokenmerge.accelerations.together import Together
 from tokenmerge.errors import ConfigError
@@ -18,6 +18,7 @@ from tokenmerge.eval.experiment import Experiment, VariantChoice
 from tokenmerge.methods.named import METHODS, takes_ratio
 
 FEWER_STEPS_NAME = "fewer steps"
+PRESETS = "tokenmerge"
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,16 @@ BASELINE = Variant("baseline", "baseline")
 
 def variants_of(experiment: Experiment) -> list[Variant]:
     """The baseline first. Accelerations are built, so a wrong option or a missing package shows at once."""
-    variants = [BASELINE, *_fewer_steps(experiment)]
+    variants = [BASELINE, *fewer_steps_of(experiment)]
     for choice in experiment.variants:
         for ratio in _ratios(choice, experiment):
             variants += [_variant(choice, ratio, setting) for setting in choice.settings or ({},)]
+    refuse_twins(variants)
+    return variants
+
+
+def refuse_twins(variants: Sequence[Variant]) -> None:
+    """Raise if two variants would keep their images in one folder."""
     keys = [variant.key.lower() for variant in variants]  # some disks take ToMA and toma for one name
     for variant in variants:
         if keys.count(variant.key.lower()) > 1:
@@ -55,10 +62,9 @@ def variants_of(experiment: Experiment) -> list[Variant]:
                 f"variant {variant.name!r} would share the folder images/{variant.key} with another: give the variants "
                 f"names that differ in letters or digits, and each ratio and setting once."
             )
-    return variants
 
 
-def _fewer_steps(experiment: Experiment) -> list[Variant]:
+def fewer_steps_of(experiment: Experiment) -> list[Variant]:
     """One for each number of steps below the experiment's: with few steps, several shares come to the same number."""
     steps = experiment.image.steps
     found: dict[int, Variant] = {}
@@ -88,9 +94,28 @@ def _variant(choice: VariantChoice, ratio: float | None, setting: Mapping[str, A
     except (ConfigError, TypeError) as error:
         raise ExperimentError(f"variant {choice.name!r}: {error}") from None
     told = ", ".join(f"{name} = {value}" for name, value in setting.items())
-    key = slug(choice.name) if ratio is None else f"{slug(choice.name)}_r{ratio:g}"
-    key = f"{key}_{slug(told)}" if told else key
-    return Variant(key, choice.name, _shown(acceleration), told, acceleration)
+    return Variant(_key(choice.name, ratio, told), choice.name, _shown(acceleration), told, acceleration)
+
+
+def variant_of(acceleration: Acceleration) -> Variant:
+    """An acceleration that was made in Python, named after its class; its setting is what differs from the default."""
+    if isinstance(acceleration, Preset):
+        # One name for all presets, so that tables take them for one curve.
+        return Variant(_key(PRESETS, told=acceleration.preset), PRESETS, None, acceleration.preset, acceleration)
+    if not isinstance(acceleration, Merging):
+        name, options = type(acceleration).__name__, acceleration.settings()
+    else:
+        config = acceleration.config
+        name, plain = type(config).__name__, type(config)().to_dict()
+        options = {option: value for option, value in config.to_dict().items() if value != plain[option]}
+    ratio = _shown(acceleration) or None  # 0: all tokens stay, and no ratio says how much is saved
+    told = ", ".join(f"{option} = {value}" for option, value in options.items() if option != "ratio" or ratio is None)
+    return Variant(_key(name, ratio, told), name, ratio, told, acceleration)
+
+
+def _key(name: str, ratio: float | None = None, told: str = "") -> str:
+    key = slug(name) if ratio is None else f"{slug(name)}_r{ratio:g}"
+    return f"{key}_{slug(told)}" if told else key
 
 
 def slug(text: str) -> str:

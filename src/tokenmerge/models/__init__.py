@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 from torch import nn
 
@@ -134,7 +135,14 @@ def family_of(model: nn.Module) -> Family:
 def _nearest(class_name: str) -> str:
     """A sentence that names the family whose class is called most alike, and some that are known."""
     classes = {family.class_name: family.name for family in FAMILIES if family.class_name}
+    stems = {_stem(known): known for known in reversed(classes)}  # of two with one stem, the family listed first
     near = difflib.get_close_matches(class_name, classes, n=1, cutoff=0.6)
+    near = near or [stems[stem] for stem in difflib.get_close_matches(_stem(class_name), stems, n=1, cutoff=0.7)]
     if near:
         return f"The nearest that it knows is {classes[near[0]]} ({near[0]})."
     return f"It knows {len(classes)} families, and none is called like it: {'; '.join(classes.values())}."
+
+
+def _stem(class_name: str) -> str:
+    """A class name without what those of most models have in common."""
+    return re.sub(r"transformer|condition|model|[23]d", "", class_name.lower()) or class_name.lower()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from torch import nn
+
+from tokenmerge.errors import MergeRuntimeError
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -60,3 +63,10 @@ def with_argument(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str,
 def named_arguments(module: nn.Module, args: Args, kwargs: Kwargs) -> Kwargs:
     """All arguments of a call by name."""
     return {**dict(zip(argument_names(module), args, strict=False)), **kwargs} if args else kwargs
+
+
+def argument_of(kwargs: Mapping[str, Any], name: str, what: str) -> Any:
+    """An argument of a call by name; `what` says in the error whose choice the name was."""
+    if name not in kwargs:
+        raise MergeRuntimeError(f"{what} is {name!r}, and the call has no such argument: it has {', '.join(kwargs)}.")
+    return kwargs[name]

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.errors import ConfigError, MergeRuntimeError
+from tokenmerge.models.arguments import argument_of
 
 # For `Call.fixed_order`.
 TIME_PER_TOKEN = "this call gives each token its own timestep"
@@ -211,7 +212,7 @@ class Family:
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """What the root model was called with, by name. `args` is always empty."""
-        return Call(self.timestep_of(kwargs), signature_of(kwargs[self.latent]))
+        return Call(self.timestep_of(kwargs), signature_of(argument_of(kwargs, self.latent, "the family's latent")))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         """Arguments of a call for an image of height x width pixels, on the model's device, for counting and timing."""
@@ -259,6 +260,11 @@ def rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
     >>> rows_at(torch.arange(5.0)[:, None], torch.tensor([2, 0]), 3).flatten().tolist()
     [0.0, 1.0, 4.0, 2.0]
     """
+    if not isinstance(rows, Tensor):
+        raise MergeRuntimeError(
+            f"rows_at is given a {type(rows).__name__} as rotary embedding, not a tensor: use cos_sin_at for a pair, "
+            f"or write an `at` of your own."
+        )
     axis = 0 if rows.dim() == 2 else 1
     if rows.dim() == places.dim() == 2:
         raise MergeRuntimeError(
@@ -283,6 +289,8 @@ def rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
 
 def cos_sin_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     """`rows_at` for the pair of cosines and sines that most models pass."""
+    if isinstance(embedding, Tensor):
+        raise MergeRuntimeError("cos_sin_at is given one tensor, not a pair of cosines and sines: use rows_at.")
     cos, sin = embedding
     return rows_at(cos, places, tokens), rows_at(sin, places, tokens)
 
@@ -290,16 +298,25 @@ def cos_sin_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) ->
 def blocks_of(
     model: nn.Module,
     name: str,
-    parts: tuple[Part, ...],
+    parts: Part | tuple[Part, ...],
     output: int | None = None,
     rotary: Rotary | None = None,
     **more: Any,
 ) -> tuple[Block, ...]:
-    """The blocks that a model holds in a list called `name`, all of one kind. Options are those of `Block`."""
-    modules: Any = model.get_submodule(name)
-    return tuple(
-        Block(f"{name}.{index}", module, parts, output, rotary, **more) for index, module in enumerate(modules)
-    )
+    """The blocks that a model holds in a list called `name`, all of one kind, or the one block of that name.
+
+    Options are those of `Block`.
+    """
+    parts = (parts,) if isinstance(parts, Part) else parts
+    try:
+        found: Any = model.get_submodule(name)
+    except AttributeError:
+        children = ", ".join(child for child, _ in model.named_children())
+        raise ConfigError(f"{type(model).__name__} has no module {name!r}: it has {children}.") from None
+    if not hasattr(found, "__iter__"):
+        return (Block(name, found, parts, output, rotary, **more),)
+    named = found.items() if isinstance(found, nn.ModuleDict) else enumerate(found)
+    return tuple(Block(f"{name}.{key}", module, parts, output, rotary, **more) for key, module in named)
 
 
 def is_a(model: object, *class_names: str) -> bool:
@@ -312,7 +329,7 @@ def patch_grid(
 ) -> tuple[int, ...]:
     """The grid of a model whose first argument, `name`, is the latent, and which makes a token of each patch of it."""
     patches = (patch, patch) if isinstance(patch, int) else patch
-    sides = kwargs[name].shape[-len(patches) :]
+    sides = argument_of(kwargs, name, "patch_grid's name").shape[-len(patches) :]
     return tuple(side // length for side, length in zip(sides, patches, strict=True))
 
 

@@ -25,6 +25,11 @@ from tokenmerge.report.explanation import Explanation, Measured, ModelReport, Mu
 from tokenmerge.report.worthwhile import Timing
 from tokenmerge.runtime.multiply_adds import count_multiply_adds
 
+UNKNOWN_STEPS = (
+    "steps: the number of steps of an image is not known, so fewer are skipped than counted here. Give steps= to "
+    "tokenmerge.apply or tokenmerge.merged."
+)
+
 
 def explain(
     sessions: list[Session],
@@ -37,7 +42,10 @@ def explain(
     if steps is not None:
         check_whole("steps", steps, least=1)
     reports = [_explain_model(session, size, batch, steps) for session in sessions]
-    return Explanation(sessions[0].config, reports, timings)
+    # Before the first call nothing is measured that could contradict what is counted.
+    ran = [session.skipping for session, report in zip(sessions, reports, strict=True) if report.measured is not None]
+    unknown = any(skipping is not None and not skipping.counts_steps for skipping in ran)
+    return Explanation(sessions[0].config, reports, timings, (UNKNOWN_STEPS,) if unknown else ())
 
 
 def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | None, steps: int | None) -> ModelReport:

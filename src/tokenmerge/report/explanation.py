@@ -91,6 +91,7 @@ class Explanation:
     config: MergeConfig
     models: list[ModelReport]
     timings: tuple[Timing, ...] = ()  # of one block each way, where the config rests on them
+    hints: tuple[str, ...] = ()  # what the user could do better
 
     def to_dict(self) -> dict[str, Any]:
         models = [asdict(model) for model in self.models]
@@ -103,7 +104,7 @@ class Explanation:
         texts = [_text(self.config, model) for model in self.models]
         if self.timings:
             texts.append(f"chosen by the time of one block each way on this machine:\n\n{table_of(self.timings)}")
-        return "\n\n".join(texts)
+        return "\n\n".join([*texts, *self.hints])
 
 
 def _merged_table(stacks: list[StackReport]) -> str:
@@ -142,7 +143,8 @@ def _left_alone(stacks: list[StackReport]) -> Iterator[str]:
 def _text(config: MergeConfig, model: ModelReport) -> str:
     merged = [stack for stack in model.stacks if stack.blocks]
     left_alone = list(_left_alone([stack for stack in model.stacks if not stack.blocks]))
-    blocks = [_merged_table(merged)] * bool(merged) + ["\n".join(left_alone)] * bool(left_alone)
+    blocks = [_merged_table(merged)] if merged else []
+    blocks += ["\n".join(left_alone)] if left_alone else []
     work = model.multiply_adds
     full = f", {_giga(work.full)} at a full step" if work.full != work.unmerged else ""
     by_noise = config.correction is not None and config.correction.within is not None

@@ -8,22 +8,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
-from tokenmerge.engine.arguments import token_argument
+from tokenmerge.engine.arguments import TokenArgument, token_argument
 from tokenmerge.engine.residual import contradictions
 from tokenmerge.engine.session import Session
+from tokenmerge.errors import TokenMergeError
 from tokenmerge.methods.tomesd import ToMeSD
 from tokenmerge.models.arguments import argument_names, named_arguments
-from tokenmerge.models.base import Family, Stack, chosen_parts
+from tokenmerge.models.base import Block, Family, Part, Stack, chosen_parts
 from tokenmerge.models.check import problems_of
-from tokenmerge.ops.regions import Regions, regions_of
+from tokenmerge.testing.attention_calls import calling_attention
+from tokenmerge.testing.keep_all import Nothing
 
 SCOPES: tuple[Literal["site", "block", "stack"], ...] = ("site", "block", "stack")
 PARTS = ("self", "cross", "mlp")
@@ -76,7 +76,11 @@ def _described(model: nn.Module, family: Family) -> Iterator[str]:
             f"the family does not recognise the model: class_name is {family.class_name!r}, and the model is a "
             f"{type(model).__name__}."
         )
-    stacks = family.stacks(model)
+    try:
+        stacks = family.stacks(model)
+    except Exception as error:  # whatever a stranger's code raises
+        yield f"stacks fails for this model: {_said(error)}."
+        return
     if not any(stack.blocks for stack in stacks):
         yield "stacks returns no blocks, so there is nothing to merge in: return a Stack with the model's blocks."
     yield from problems_of(model, stacks)
@@ -116,7 +120,7 @@ def _grids(model: nn.Module, family: Family, inputs: dict[str, Any]) -> Iterator
                 lambda module, args, kwargs, a=argument, s=seen: s.append(a.given(args, kwargs)), with_kwargs=True
             ),
             stack.owner.register_forward_pre_hook(
-                lambda module, args, kwargs, s=stack, g=grids: g.append(_grid_of(s, module, args, kwargs)),
+                lambda module, args, kwargs, s=stack, g=grids: g.append(_tokens_of(s, module, args, kwargs)),
                 with_kwargs=True,
             ),
         ]
@@ -132,23 +136,28 @@ def _grids(model: nn.Module, family: Family, inputs: dict[str, Any]) -> Iterator
         if isinstance(grids[0], Exception):
             yield f"the grid of stack {stack.name!r} cannot be read from its owner's arguments: {_said(grids[0])}."
             continue
-        problem = _mismatch(first.name, seen[0], grids[0], argument.channels_first)
+        grid, others = grids[0]
+        problem = _mismatch(first.name, seen[0], grid, others, argument)
         if problem:
             yield problem
-        found[stack.name] = grids[0]
+        found[stack.name] = grid
     largest = max(map(math.prod, found.values()), default=FEWEST)
     if largest < FEWEST:
         yield f"the largest grid has {largest} tokens, too few to merge: give a larger size."
 
 
-def _grid_of(stack: Stack, owner: nn.Module, args: Any, kwargs: Any) -> Any:
+def _tokens_of(stack: Stack, owner: nn.Module, args: Any, kwargs: Any) -> Any:
+    """The grid, and how many tokens stand next to it in a block's sequence: None if the family does not say."""
+    named = named_arguments(owner, args, kwargs)
     try:
-        return stack.grid((), named_arguments(owner, args, kwargs))
+        with_text = any(part.text != "none" for part in stack.blocks[0].parts) or bool(stack.starts((), named))
+        return stack.grid((), named), None if with_text else stack.trailing((), named)
     except Exception as error:
         return error
 
 
-def _mismatch(name: str, tokens: Any, grid: tuple[int, ...], channels_first: bool) -> str:
+def _mismatch(name: str, tokens: Any, grid: tuple[int, ...], others: int | None, argument: TokenArgument) -> str:
+    channels_first = argument.channels_first
     shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
     wanted = "(batch, channels, height, width)" if channels_first else "(batch, tokens, channels)"
     if not isinstance(tokens, Tensor) or (tokens.dim() < 4 if channels_first else tokens.dim() != 3):
@@ -156,11 +165,16 @@ def _mismatch(name: str, tokens: Any, grid: tuple[int, ...], channels_first: boo
             f"{name} is given {shape} where tokens should be, as {wanted}: set argument to the one that holds them, or "
             f"channels_first if they come as an image."
         )
-    count = math.prod(tokens.shape[2:]) if channels_first else tokens.shape[1]
+    count = argument.as_tokens(tokens).shape[1]
     if count < math.prod(grid):
         return (
             f"{name} is given {count} tokens, and grid returns {grid}, which has {math.prod(grid)}: divide by the "
-            f"patch size, or give the stack's own module as owner."
+            f"patch size, at coarser levels also by downsample, or give the stack's own module as owner."
+        )
+    if others is not None and count > math.prod(grid) + others:
+        return (
+            f"{name} is given {count} tokens, and grid returns {grid}, which has {math.prod(grid)}: mend the patch "
+            f"size, or say what the others are with the part's text or the stack's trailing or starts."
         )
     return ""
 
@@ -176,8 +190,9 @@ def _runs(model: nn.Module, family: Family, inputs: dict[str, Any], before: Tens
         _identity(model, family, inputs, before, scope) or _merging(model, family, inputs, before, scope)
         for scope in scopes
     ]
-    if not any(found) and any(_weighs(family, model)):
+    if not any(found) and any(part.mask != "none" for _, part in _self_attentions(model, family)):
         found.append(_weights(model, family, inputs))
+    found += _without_weights(model, family, inputs)
     yield from filter(None, found)
     after = _run(model, family, None, inputs)
     if isinstance(after, Tensor) and not torch.equal(after, before):
@@ -235,11 +250,27 @@ def _weights(model: nn.Module, family: Family, inputs: Any) -> str:
     return ""
 
 
-def _weighs(family: Family, model: nn.Module) -> Iterator[bool]:
+def _without_weights(model: nn.Module, family: Family, inputs: Any) -> list[str]:
+    """Attention that could be given weights of keys, and is said to take none."""
+    unweighted = {
+        block.path(part): block.module.get_submodule(part.attention_path)
+        for block, part in _self_attentions(model, family)
+        if part.mask == "none" and not family.cannot_weigh
+    }
+    if not unweighted:
+        return []
+    return [
+        f"{name} calls scaled_dot_product_attention, but its part has mask='none', so keys can neither be weighted nor "
+        f"sampled: give mask='inside'. If they must not be, say why in the family's cannot_weigh."
+        for name in calling_attention(model, inputs, unweighted)
+    ]
+
+
+def _self_attentions(model: nn.Module, family: Family) -> Iterator[tuple[Block, Part]]:
     for stack in family.stacks(model):
         for block in stack.blocks:
             for part in chosen_parts(block.parts, ("self",)):
-                yield part.mask != "none"
+                yield block, part
 
 
 def _tomesd(scope: Any, proportional: bool = True) -> MergeConfig:
@@ -284,50 +315,6 @@ def _hooks(model: nn.Module) -> int:
 
 
 def _said(error: BaseException) -> str:
+    if isinstance(error, TokenMergeError):
+        return str(error).rstrip(".")
     return f"{type(error).__name__}: {error}".rstrip(".")
-
-
-# -- a method that merges nothing -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Every:
-    """Every token is kept, in the order of regions if there are any."""
-
-    regions: Regions | None
-    mass: Tensor  # (B, N)
-    destinations: Tensor  # (B, N)
-
-    def merge(self, tokens: Tensor) -> Tensor:
-        return tokens if self.regions is None else self.regions.gather(tokens)
-
-    def unmerge(self, tokens: Tensor) -> Tensor:
-        return tokens if self.regions is None else self.regions.scatter(tokens)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nothing(MergeConfig):
-    """Goes through everything that merging does, and keeps every token: a model's output must stay the same.
-
-    Args:
-        tiled: bool, default True. Whether tokens are put into the order of 2 x 2 tiles.
-    """
-
-    ratio: float = 0.5
-    tiled: bool = True
-    min_tokens: int = 0
-    proportional: bool = True
-
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        if math.prod(grid) < 4:
-            raise CannotMerge(f"{grid} has fewer than four tokens")
-        regions = regions_of(grid, (*[1] * (len(grid) - 2), *(min(2, side) for side in grid[-2:])))
-        in_tiles = self.tiled and not regions.padded
-        return Layout(grid, regions.tokens, regions.tokens, regions.tokens, regions if in_tiles else None)
-
-    def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
-        batch, count, _ = tokens.shape
-        regions = None if context.in_region_order or layout.regions is None else layout.regions.to(tokens.device)
-        places = torch.arange(count, device=tokens.device) if regions is None else regions.order
-        operator = _Every(regions, torch.ones(batch, count, device=tokens.device), places.expand(batch, -1))
-        return Operators(operator, operator)
