@@ -79,12 +79,12 @@ def _named(name: str) -> Backend:
         return Backend(name, takes_mask=False)
     if name not in PYTORCH:
         return UNKNOWN
-    cuda = torch.backends.cuda
-    sums_by = PYTORCH[name]
     if name == "native":
         # A user's `torch.nn.attention.sdpa_kernel` allows some kernels alone.
+        cuda: Any = torch.backends.cuda
         sums_by = "flash" if cuda.flash_sdp_enabled() else "cudnn" if cuda.cudnn_sdp_enabled() else ""
         return Backend(name, cuda.mem_efficient_sdp_enabled() or cuda.math_sdp_enabled(), sums_by)
+    sums_by = PYTORCH[name]
     return Backend(name, name not in WITHOUT_MASKS, sums_by)
 
 

@@ -71,21 +71,15 @@ class PyTorchKernel:
         return ATTENTION(query, key, value, attn_mask=mask, **options)
 
     def attend_with_sums(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, **options: Any
     ) -> tuple[Tensor, Tensor] | None:
         # The backward pass of these kernels knows nothing of sums.
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
-        if trains or dropout_p or is_causal or enable_gqa or not self._sums_by:
+        if trains or any(options.values()) or not self._sums_by:  # dropout, a causal mask, fewer heads of keys
             return None
         if query.device.type == "cpu":
-            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, scale=scale)
+            answers, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, scale=scale)
+            return answers, sums
         width = query.shape[-1]
         if query.dtype not in (torch.float16, torch.bfloat16) or width % CHANNELS or width > MOST_CHANNELS:
             return None

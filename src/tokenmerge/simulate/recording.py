@@ -152,7 +152,8 @@ def _kernel(func: Any, args: Any, kwargs: Any, output: Any) -> Kernel | None:
         return None
     name = func.overloadpacket.__name__
     if func.overloadpacket is FLASH:
-        return attention_kernel(*args[:3], None)
+        query, key, value = args[:3]
+        return attention_kernel(query, key, value, None)
     results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     moved = sum(map(_bytes, {id(tensor): tensor for tensor in (*inputs, *results)}.values()))
