@@ -80,6 +80,54 @@ def test_after_three_full_steps_there_are_no_new_graphs(tiny: Any, scope: Any) -
     assert graphs[6:] == graphs[6:7] * 6  # full are 0, 2 and 4
 
 
+# Over 50 steps, for both shapes of block that the model has. ToMA makes plans inside blocks, the others outside.
+GRAPHS = {
+    "TileMean": (tm.TileMean(tile=2, min_tokens=16, skip_blocks=0), 3),
+    "SampledKeys": (tm.SampledKeys(outliers=2, min_tokens=16, skip_blocks=0), 8),
+    "ToMA": (tm.ToMA(ratio=0.5, tile=(2, 2), min_tokens=16, skip_blocks=0), 24),
+}
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(method, marks=() if method == "TileMean" else pytest.mark.long) for method in GRAPHS]
+)
+def test_a_generation_of_fifty_steps_has_few_graphs_and_the_next_none(method: str) -> None:
+    config, most = GRAPHS[method]
+    tiny = next(model for model in TINY_MODELS if model.name == "sdxl")
+    model = made(tiny.build)
+    blocks = [module for module in model.modules() if type(module).__name__ == "BasicTransformerBlock"]
+    assert len({tuple(weight.shape for weight in block.parameters()) for block in blocks}) == 2
+    graphs = []
+    with tm.merged(model, config):
+        model.compile_repeated_blocks(fullgraph=True, backend="eager")
+        for prompt in (0, 0, 1):
+            for step in range(50):
+                tiny.call(model, [prompt], tiny.grid(8, 8), 1 - step / 50)
+            graphs.append(counters["stats"]["unique_graphs"])
+    assert 0 < graphs[0] <= most
+    assert graphs == graphs[:1] * 3
+    assert not counters["graph_break"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["sd15", "flux"])
+def test_inductor_with_reduce_overhead_gives_the_same_images(name: str) -> None:
+    """On a CPU this compiles as for CUDA graphs, which only a GPU replays."""
+    tiny = next(model for model in TINY_MODELS if model.name == name)
+    config = tm.TileMean(tile=2, correction=tm.FullSteps(every=2, within=None), min_tokens=16, skip_blocks=0)
+    timesteps = [1 - step / 8 for step in range(6)]
+    model = made(tiny.build)
+    with tm.merged(model, config):
+        expected = [tiny.call(model, [0], tiny.grid(8, 8), timestep) for timestep in timesteps]
+    with tm.merged(model, config):
+        model.compile_repeated_blocks(fullgraph=True, mode="reduce-overhead")
+        got = [tiny.call(model, [0], tiny.grid(8, 8), timestep) for timestep in timesteps]
+    for one, other in zip(expected, got, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    assert counters["stats"]["unique_graphs"]
+    assert not counters["graph_break"]
+
+
 def test_whole_model_compile_gives_the_same_image() -> None:
     tiny = next(model for model in TINY_MODELS if model.name == "pixart")
     grid = tiny.grid(8, 8)

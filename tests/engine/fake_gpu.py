@@ -95,7 +95,7 @@ class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = {value.device.type for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)}
         output = func(*args, **kwargs)
         after = before | {value.device.type for value in tree_flatten(output)[0] if isinstance(value, Tensor)}
-        if func in COPIES and len(after) > 1 and _is_ours():
+        if func in COPIES and len(after) > 1 and not kwargs.get("non_blocking") and _is_ours():
             raise HostWaits(f"{func}: a copy between host and device")
         return output
 
@@ -159,11 +159,22 @@ def _contiguous(tensor: Tensor, memory_format: torch.memory_format = torch.conti
     return tensor if same else torch.ops.aten.clone(tensor, memory_format=memory_format)
 
 
+def _interpolated(tensor: Tensor, size: Any = None, scale_factor: Any = None, **_: Any) -> Tensor:
+    """One kernel on a GPU, of which only the shape matters here."""
+    sides = tensor.shape[2:]
+    if size is None:
+        scales = scale_factor if isinstance(scale_factor, tuple) else (scale_factor,) * len(sides)
+        size = [int(side * scale) for side, scale in zip(sides, scales, strict=True)]
+    sizes = (size,) * len(sides) if isinstance(size, int) else size
+    return torch.ops.aten.new_empty(tensor, [*tensor.shape[:2], *sizes])
+
+
 _AS_OPERATORS: dict[Any, Callable[..., Any]] = {
     Tensor.__getitem__: _indexed,
     Tensor.__setitem__: _assigned,
     Tensor.contiguous: _contiguous,
     Tensor.copy_: torch.ops.aten.copy_,
+    torch.nn.functional.interpolate: _interpolated,
     Tensor.masked_fill: torch.ops.aten.masked_fill,
     Tensor.__invert__: torch.ops.aten.bitwise_not,
 }

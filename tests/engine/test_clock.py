@@ -90,6 +90,25 @@ def test_timesteps_that_are_computed_are_told_by_the_schedulers_count(reads: lis
     assert len(reads) == 3  # the list, and two of its timesteps to see that they belong together
 
 
+def test_logarithms_of_noise_are_read_once_too(reads: list[Tensor]) -> None:
+    """Stable Video Diffusion passes those of the list; Cosmos passes them in half precision."""
+    logarithms = torch.tensor([1.5, 0.5, -0.25, -1.0])
+    expected = (4 * logarithms).exp().tolist()
+    clock = Clock()
+    given = [on_device(timestep.expand(2)) for timestep in logarithms]
+    assert [clock.read(timestep, "logarithm").value for timestep in given] == pytest.approx(expected)
+    assert len(reads) == 1
+    clock, pipeline = Clock(), Pipeline()
+    pipeline.scheduler.timesteps = logarithms
+    clock.watch(pipeline)
+    values = []
+    for step, timestep in enumerate(logarithms):
+        values.append(clock.read(on_device(timestep.expand(2).to(torch.bfloat16)), "logarithm").value)
+        pipeline.scheduler.step_index = step + 1
+    assert values == pytest.approx(expected, rel=0.05)
+    assert len(reads) == 1 + 3
+
+
 def test_a_loop_that_is_not_the_schedulers_is_read_at_each_call(reads: list[Tensor]) -> None:
     clock, pipeline = Clock(), Pipeline()
     clock.watch(pipeline)

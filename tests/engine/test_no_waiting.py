@@ -11,6 +11,7 @@ from checks import in_turn
 from fake_gpu import FakeGpu, HostWaits
 from tiny_models import TINY_MODELS, TinyModel, made, tiny
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 import tokenmerge as tm
 from tokenmerge.config.base import MergeConfig
@@ -56,10 +57,10 @@ class Loop:
                 self.model(**{**self.inputs, name: timestep.expand(self.inputs[name].shape)})
 
 
-def watched(tiny: TinyModel, config: MergeConfig, monkeypatch: pytest.MonkeyPatch) -> Loop:
+def watched(tiny: TinyModel, config: MergeConfig, monkeypatch: pytest.MonkeyPatch, steps: int = 5) -> Loop:
     loop = Loop(tiny, FakeGpu(), config, monkeypatch)
     loop.generate(watch=False, steps=2)  # the first makes what is kept for this size: tables of indices, on the device
-    loop.generate(watch=True, steps=5)
+    loop.generate(watch=True, steps=steps)
     return loop
 
 
@@ -78,6 +79,68 @@ def test_no_step_of_toma_waits_for_the_device(tiny: TinyModel, schedule: str, mo
     assert session.merged_calls
     assert session.full_calls or not options.get("correction")
     assert loop.gpu.reads == 2  # the timesteps of each generation, all at once
+
+
+# Those of every method that a family can differ in.
+EVERYWHERE = {
+    "tile mean": tm.TileMean(tile=2, correction=tm.FullSteps(every=3), min_tokens=0, skip_blocks=0),
+    "ToMA": tm.ToMA(ratio=0.5, tile=(2, 2), min_tokens=0, skip_blocks=0, select_every=(3, 1)),
+}
+
+
+# Those whose own code waits at every call, merged or not, and for what.
+WAIT_THEMSELVES = {
+    "lumina2": "the length of each text",
+    "glm-image": "which prior tokens are dropped: an index of booleans",
+    "omnigen": "the largest position",
+    "hidream": "how many tokens each expert has",
+    "nucleus": "how many tokens each expert has",
+    "qwen-image-2.1": "how often each position is repeated",
+    "mochi": "which tokens of the text are padding",
+    "hunyuan-video-1.5": "whether an image is given",
+}
+
+
+@in_turn("tiny, method", list(EVERYWHERE), [tiny for tiny in TINY_MODELS if tiny.name not in WAIT_THEMSELVES])
+def test_no_step_of_any_family_waits_for_the_device(
+    tiny: TinyModel, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = watched(tiny, EVERYWHERE[method], monkeypatch, steps=4)
+    session = session_of(loop.model)
+    assert session is not None
+    assert session.merged_calls
+    assert loop.gpu.reads == 2
+
+
+@pytest.mark.parametrize("tiny", [tiny for tiny in TINY_MODELS if tiny.name in WAIT_THEMSELVES], ids=str)
+def test_models_that_wait_themselves_do_so_without_merging(tiny: TinyModel) -> None:
+    gpu = FakeGpu()
+    model = gpu.model(made(tiny.build))
+    inputs = gpu.on_device(tiny.inputs([0, 1], tiny.grid(8, 8)))
+    # What needs a value raises; an index of booleans asks for the device, which is not there.
+    raised = DataDependentOutputException, DynamicOutputShapeException, RuntimeError
+    with pytest.raises(raised), gpu.running(watch=False):
+        model(**inputs)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        tm.SkipSteps(step_speedup=2),
+        tm.SampledKeys(outliers=2, step_speedup=2, min_tokens=0, skip_blocks=0),
+        tm.TileMean(step_speedup=2, min_tokens=0, skip_blocks=0),
+    ],
+    ids=lambda config: type(config).__name__,
+)
+@pytest.mark.parametrize("name", ["sd15", "flux"])
+def test_skipped_steps_and_those_that_make_them_good_do_not_wait(
+    name: str, config: MergeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = watched(tiny(name), config, monkeypatch, steps=16)
+    session = session_of(loop.model)
+    assert session is not None
+    assert session.skipped_calls
+    assert loop.gpu.reads == 2
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
 
 import tokenmerge as tm
-from tokenmerge.engine.inner import Asked, InnerAttention
+from tokenmerge.engine.inner import Asked, InnerAttention, Weights
 from tokenmerge.errors import MergeRuntimeError
 
 INPUTS = sd3_inputs([1], (8, 8))
@@ -33,9 +33,9 @@ def test_weights_stand_beside_masks_of_the_attention_itself() -> None:
     expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=weights + additive)
     attention = Attention()
     for mask in (hidden, additive):
-        with InnerAttention(None, 5, None, weights):
+        with InnerAttention(None, 5, None, Weights(weights)):
             assert torch.equal(attention(query, key, value, mask), expected)
-    with InnerAttention(None, 5, None, weights):
+    with InnerAttention(None, 5, None, Weights(weights)):
         # Another number of keys or queries is another attention, such as an adapter's.
         fewer_keys = attention(query, key[..., :3, :], value[..., :3, :])
         fewer_queries = attention(query[..., :3, :], key, value)
@@ -56,7 +56,7 @@ def test_keys_that_are_not_read_might_as_well_not_be_there() -> None:
         assert inner.used
     close(plain, functional.scaled_dot_product_attention(query, *fewer))
     mask = own.gather(3, read[:, None, None].expand(2, 1, 5, 2)) + weights
-    with InnerAttention(None, 5, read, weights):
+    with InnerAttention(None, 5, read, Weights(weights)):
         masked = attention(query, key, value, own)
     close(masked, functional.scaled_dot_product_attention(query, *fewer, attn_mask=mask))
 

@@ -35,6 +35,18 @@ def test_attention_is_one_kernel_and_a_mask_is_noted() -> None:
     assert masked.bytes - plain.bytes == 2 * 2 * 16
 
 
+def test_flash_kernels_compute_with_more_channels_than_some_heads_have() -> None:
+    for width, used in ((64, 1), (72, 72 / 96), (136, 136 / 192)):
+        (kernel,) = record(lambda width=width: scaled_dot_product_attention(*[on_meta(1, 1, 16, width)] * 3))
+        assert kernel.used == used
+
+
+def test_attention_that_also_returns_sums_is_attention() -> None:
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    (kernel,) = record(lambda: flash(*[on_meta(1, 1, 16, 64)] * 3))
+    assert kernel == record(lambda: scaled_dot_product_attention(*[on_meta(1, 1, 16, 64)] * 3))[0]
+
+
 def test_a_norm_that_a_gpu_fuses_is_one_kernel() -> None:
     assert [kernel.name for kernel in record(lambda: rms_norm(on_meta(2, 8, 16), (16,)))] == ["rms_norm"]
 

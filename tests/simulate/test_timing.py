@@ -43,6 +43,12 @@ def test_a_mask_slows_attention_down() -> None:
     assert slower == pytest.approx(REACHED[Work.ATTENTION] / REACHED[Work.MASKED_ATTENTION])
 
 
+def test_channels_of_zeros_take_time() -> None:
+    plain, filled_up = (Kernel("attention", Work.ATTENTION, 10**12, 0, 100 * TILE, used=used) for used in (1, 0.75))
+    slower = (kernel_seconds(filled_up, DEVICE) - LEAST_SECONDS) / (kernel_seconds(plain, DEVICE) - LEAST_SECONDS)
+    assert slower == pytest.approx(1 / 0.75)
+
+
 def test_the_host_bounds_many_small_kernels_and_graphs_do_without_it() -> None:
     small = [Kernel("add", Work.MEMORY, 0, 1)] * 100
     host = 10 * LEAST_SECONDS

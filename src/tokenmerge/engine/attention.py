@@ -1,4 +1,4 @@
-"""Hooks on attention modules and position embeddings: what merged keys stand for, where they are, which are read."""
+"""Hooks on attention modules: what merged keys stand for, where they are, which are read."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from torch.nn import functional
 
 from tokenmerge.config.interfaces import Layout
 from tokenmerge.engine.arguments import TokenArgument, joined, split_pieces
+from tokenmerge.engine.attention_backends import UNKNOWN, backend_of
 from tokenmerge.engine.compatibility import refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
-from tokenmerge.engine.inner import Asked, InnerAttention
-from tokenmerge.engine.program import AttentionRow, RotaryRow
+from tokenmerge.engine.inner import Asked, InnerAttention, Weights
+from tokenmerge.engine.program import AttentionRow
+from tokenmerge.engine.rotary import derived, rows_of_kept, with_moved
 from tokenmerge.engine.span import refuse_image_mask
 from tokenmerge.engine.state import Group, Memory
+from tokenmerge.engine.weighted_keys import SMALL
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, with_argument
-from tokenmerge.models.base import Block
+from tokenmerge.models.arguments import Args, Kwargs, given_argument, with_argument
 
 if TYPE_CHECKING:
     from tokenmerge.engine.session import Session
@@ -30,14 +32,16 @@ if TYPE_CHECKING:
 class AttentionHook:
     """Carries out one row at one attention module. Without a row it does nothing."""
 
-    def __init__(self, session: Session, argument: TokenArgument) -> None:
+    def __init__(self, session: Session, argument: TokenArgument, module: nn.Module) -> None:
         """argument: how the attention is given tokens; read before, because torch.compile cannot follow `inspect`."""
         self.session = session
+        self._backend = backend_of(module)  # asked before, because torch.compile cannot follow that either
         self.row: AttentionRow | None = None
         self.group = Group()
         self.memory: Memory | None = None
         self._argument, self._names = argument, argument.names
         self._inner: InnerAttention | None = None  # entered while the attention runs
+        self.is_small = True  # in its last call: too small to gain by doing without a mask
 
     def hand(self, row: AttentionRow | None, group: Group, memory: Memory | None) -> None:
         self.row, self.group, self.memory = row, group, memory
@@ -49,6 +53,8 @@ class AttentionHook:
         if row is None:
             return None
         self.forget_interrupted()
+        if not torch.compiler.is_compiling():
+            self._backend = backend_of(module)
         if row.subset is not None:
             context = self._argument.read(args, kwargs).index_select(1, row.subset)
             return with_argument(self._names, args, kwargs, row.part.context_argument, context)
@@ -75,8 +81,9 @@ class AttentionHook:
         fewer = read is not None or asked is not None
         if mask is not None or fewer:
             refuse_perturbed(row.name, module)
-        if fewer or (mask is not None and row.part.mask == "inside"):
-            self._enter_inner(row, args, kwargs, read, mask, asked)
+        weights = None if mask is None else self._weights(row, mask, given, args, kwargs)
+        if fewer or (weights is not None and (row.part.mask == "inside" or not weights.as_mask)):
+            self._enter_inner(row, args, kwargs, read, weights, asked)
             # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
             ours = mask is not None and given is not None
             return with_argument(names, args, kwargs, row.part.mask_argument, None) if ours else (args, kwargs)
@@ -119,7 +126,7 @@ class AttentionHook:
         args: Args,
         kwargs: Kwargs,
         read: Tensor | None = None,
-        mask: Tensor | None = None,
+        weights: Weights | None = None,
         asked: Asked | None = None,
     ) -> None:
         before, behind = self._other_keys(row, args, kwargs)
@@ -127,11 +134,13 @@ class AttentionHook:
             self._argument.given(args, kwargs),
             before + row.given + behind,
             read,
-            mask,
+            weights,
             asked,
             before=before,
             alone=row.given + row.trailing,
             cached=row.part.cached_keys,
+            keys=row.layout.kept_keys if row.part.own_keys else None,
+            backend=self._backend,
         )
         self._inner.enter()
 
@@ -207,6 +216,22 @@ class AttentionHook:
             given = row.placement.mask_last(given)
         return made + _shortened(given, before, behind, row.layout, made.dtype)
 
+    def _weights(self, row: AttentionRow, mask: Tensor, given: Tensor | None, args: Args, kwargs: Kwargs) -> Weights:
+        """The mask as weights of keys, and whether they reach the attention as a mask."""
+        before, behind = self._other_keys(row, args, kwargs)
+        backend = self._backend
+        known = row.part.mask == "inside" or backend is not UNKNOWN
+        samples, _, channels = self._argument.read(args, kwargs).shape
+        work = 2 * samples * channels * (before + row.given + behind) * mask.shape[-1]
+        if not torch.compiler.is_compiling():
+            self.is_small = work < SMALL
+        if given is not None or not (row.weighs and row.without_mask and known):
+            return Weights(mask)
+        if backend.takes_mask and work < SMALL:
+            return Weights(mask)
+        image = (before, before + row.layout.kept_keys) if row.layout.equal_mass and before + behind else None
+        return Weights(mask if mask.dim() == 4 else mask[:, None], image, as_mask=False)
+
     def _other_keys(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> tuple[int, int]:
         """How many keys that are not of the grid stand before and behind those of the grid."""
         if row.part.own_keys:
@@ -224,94 +249,6 @@ class AttentionHook:
 
     def _derived(self, key: Hashable, source: Any, make: Callable[[], Any]) -> Any:
         return derived(self.group, key, source, make)
-
-
-class RotaryHook:
-    """Brings the position embeddings of one block to the tokens it runs on."""
-
-    def __init__(self, session: Session, module: nn.Module) -> None:
-        self.session = session
-        self.row: RotaryRow | None = None
-        self._names = argument_names(module)
-        self.group = Group()
-
-    def hand(self, row: RotaryRow | None, group: Group) -> None:
-        self.row, self.group = row, group
-
-    def move(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
-        row = self.row
-        if row is None:
-            return None
-        assert row.block.rotary is not None
-
-        def moved(rows: Any) -> Any:
-            rows = rows if row.placement is None else row.placement.grid_last(rows)
-            if row.order is not None:
-                rows = _rows_at(row.block, rows, row.order, row.tokens, row.trailing)
-            if row.merged:
-                rows = rows_of_kept(row.block, self.group, rows, row.tokens, row.trailing, self.session)
-            return rows
-
-        return with_moved(self._names, args, kwargs, row.block.rotary.argument, self.group, "block rotary", moved)
-
-
-def with_moved(
-    names: tuple[str, ...],
-    args: Args,
-    kwargs: Kwargs,
-    name: str | tuple[str, ...],
-    group: Group,
-    key: str,
-    move: Callable[[Any], Any],
-) -> tuple[Args, Kwargs]:
-    """The arguments of a call with its position embeddings moved; one that is several arguments is moved as a tuple."""
-    several = (name,) if isinstance(name, str) else name
-    rows = tuple(given_argument(names, args, kwargs, each) for each in several)
-    given = rows[0] if isinstance(name, str) else rows
-    moved = derived(group, (key, name), rows[0], lambda: move(given))
-    for each, value in zip(several, (moved,) if isinstance(name, str) else moved, strict=True):
-        args, kwargs = with_argument(names, args, kwargs, each, value)
-    return args, kwargs
-
-
-def derived(group: Group, key: Hashable, source: Any, make: Callable[[], Any]) -> Any:
-    """Something made from the operators and a `source`, once for all blocks that share both.
-
-    Every block of a transformer is given the same position embeddings, and its keys weigh the same.
-    """
-    if torch.compiler.is_compiling():
-        return make()  # compiled blocks do not share what they make
-    current = group.current
-    kept = current.derived.get(key)
-    if kept is None or kept[0] is not source or kept[1] is not current.operators:
-        kept = current.derived[key] = source, current.operators, make()
-    return kept[2]
-
-
-def rows_of_kept(block: Block, group: Group, rows: Any, tokens: int, trailing: int, session: Session) -> Any:
-    """Position embeddings of the tokens that are left."""
-    operators = group.current.operators
-    assert operators is not None
-    queries = operators.queries
-    if queries is None or block.rotary is None:
-        return rows
-    if queries.destinations is None:
-        raise MergeRuntimeError(
-            f"{type(session.config).__name__} keeps tokens that sit nowhere on the grid, which a model with rotary "
-            f"position embeddings cannot use: choose ToMA."
-        )
-    indices = queries.destinations if block.rotary.per_sample else queries.destinations[0]
-    return _rows_at(block, rows, indices, tokens, trailing)
-
-
-def _rows_at(block: Block, rows: Any, indices: Tensor, tokens: int, trailing: int) -> Any:
-    """Rows of the grid's tokens at `indices`, (M,) or (B, M), with those behind the grid as they are."""
-    if rows is None or block.rotary is None:
-        return rows
-    if trailing:
-        behind = torch.arange(tokens, tokens + trailing, device=indices.device)
-        indices = torch.cat([indices, behind.expand(*indices.shape[:-1], trailing)], dim=-1)
-    return block.rotary.at(rows, indices, tokens + trailing)
 
 
 def _shortened(mask: Tensor, before: int, behind: int, layout: Layout, dtype: torch.dtype) -> Tensor:

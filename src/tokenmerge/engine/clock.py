@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from torch import Tensor
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.ops.host import read_back
 
+# What a model is given as its timestep: the noise that is left in any unit, time from 0 to 1 as noise is removed, or
+# log(sigma) / 4, which becomes negative (EDM).
+Unit = Literal["noise", "rises", "logarithm"]
 # A schedule has at most the 1,000 steps of training; what lies in a larger storage is no list of timesteps.
 LONGEST_SCHEDULE = 4096
 # What half precision leaves of a timestep.
@@ -68,22 +71,22 @@ class Clock:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_pipeline": None}  # a copy of the model belongs to another pipeline
 
-    def read(self, timestep: Any, rises: bool = False) -> Reading:
-        """The timestep of a call. rises: it goes from 0 to 1 as noise is removed, and what is left is 1 less it."""
+    def read(self, timestep: Any, unit: Unit = "noise") -> Reading:
+        """The timestep of a call as the noise that is left, whatever unit the model is given it in."""
         if timestep is None or (isinstance(timestep, Tensor) and timestep.is_meta):
             return Reading(None)
-        reading = self._read(timestep if isinstance(timestep, Tensor) else torch.tensor(float(timestep)), rises)
+        reading = self._read(timestep if isinstance(timestep, Tensor) else torch.tensor(float(timestep)), unit)
         _check(reading.value)
         return reading
 
-    def _read(self, timestep: Tensor, rises: bool) -> Reading:
+    def _read(self, timestep: Tensor, unit: Unit) -> Reading:
         if _is_one_of_many(timestep):
             schedule = self._timesteps(timestep)
             index = int(timestep.storage_offset())
-            return Reading(_left(schedule.values[index], rises), schedule, index)
+            return Reading(_left(schedule.values[index], unit), schedule, index)
         if timestep.device.type == "cpu":
-            return Reading(_largest(timestep, rises))
-        return self._by_scheduler(timestep, rises) or Reading(self._waited(timestep, rises))
+            return Reading(_largest(timestep, unit))
+        return self._by_scheduler(timestep, unit) or Reading(self._waited(timestep, unit))
 
     def _timesteps(self, tensor: Tensor) -> Timesteps:
         if self._known is None or not self._known.holds(tensor):
@@ -91,11 +94,11 @@ class Clock:
             self._known = Timesteps(tensor)
         return self._known
 
-    def _waited(self, timestep: Tensor, rises: bool) -> float:
+    def _waited(self, timestep: Tensor, unit: Unit) -> float:
         self.waits += 1
-        return _largest(timestep, rises)
+        return _largest(timestep, unit)
 
-    def _by_scheduler(self, timestep: Tensor, rises: bool) -> Reading | None:
+    def _by_scheduler(self, timestep: Tensor, unit: Unit) -> Reading | None:
         """By the scheduler's count of steps, once two timesteps of a generation have shown that it is this loop's."""
         scheduler = self._scheduler()
         timesteps = getattr(scheduler, "timesteps", None)
@@ -106,10 +109,13 @@ class Clock:
         index = None if index is None else index + int(timesteps.storage_offset())
         if index is None or index >= len(schedule.values) or schedule.agrees is False:
             return None
-        if schedule.agrees is None and not self._agrees(schedule, index, self._waited(timestep, rises)):
+        # Logarithms are compared as they are: those of a schedule are no multiple of what they stand for.
+        compared: Unit = "noise" if unit == "logarithm" else unit
+        if schedule.agrees is None and not self._agrees(schedule, index, self._waited(timestep, compared)):
             return None
         assert schedule.factor is not None
-        return Reading(schedule.values[index] * schedule.factor, schedule, index)
+        value = schedule.values[index] * schedule.factor
+        return Reading(_left(value, unit) if unit == "logarithm" else value, schedule, index)
 
     @staticmethod
     def _agrees(schedule: Timesteps, index: int, value: float) -> bool:
@@ -155,19 +161,21 @@ def _version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _largest(timestep: Tensor, rises: bool) -> float:
+def _largest(timestep: Tensor, unit: Unit) -> float:
     # Tokens that are given, not generated, may have another timestep: 0.
-    return _left(float(read_back(timestep.max())), rises)
+    return _left(float(read_back(timestep.max())), unit)
 
 
-def _left(time: float, rises: bool) -> float:
-    return 1 - time if rises else time
+def _left(time: float, unit: Unit) -> float:
+    if unit == "logarithm":
+        return math.exp(4 * time)
+    return 1 - time if unit == "rises" else time
 
 
 def _check(value: float | None) -> None:
     if value is not None and not 0 <= value < math.inf:
         raise MergeRuntimeError(
             f"read_call returned the timestep {value}: it says how much noise is left, falls towards 0 and is never "
-            f"negative. For a model whose time rises from 0 to 1 return 1 - time; for one that takes log(sigma) return "
-            f"sigma."
+            f"negative. For a model whose time rises from 0 to 1 set timestep_rises; for one that takes log(sigma) / 4 "
+            f"set timestep_logarithmic."
         )

@@ -1,4 +1,4 @@
-"""PyTorch's own attention inside a module that takes no argument for it: fewer keys, their weights, fewer queries."""
+"""The attention inside a module that takes no argument for it: fewer keys, their weights, fewer queries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from tokenmerge.engine.attention_backends import UNKNOWN, Backend, StandIn
+from tokenmerge.engine.weighted_keys import ATTENTION, Kernel, attend_weighted
 from tokenmerge.ops.indexing import tokens_at
 
-ATTENTION = functional.scaled_dot_product_attention
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
@@ -25,6 +26,21 @@ class Asked:
 
     queries: Tensor | None  # (B, Q) which of them; None: all
     answered: Callable[[Tensor], Tensor]  # (B, Q, C) -> (B, L, C): each token takes the answer to what stands for it
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What is added to the logits of each key."""
+
+    added: Tensor  # (B, 1, 1, K)
+    # The first key of the image and the one behind its last, if all of them get the same and others nothing.
+    image: tuple[int, int] | None = None
+    as_mask: bool = True  # False: without a mask, if the module has none
+
+    def behind(self, cached: int) -> Weights:
+        """The same with keys from a cache before all others."""
+        image = None if self.image is None else (self.image[0] + cached, self.image[1] + cached)
+        return Weights(functional.pad(self.added, (cached, 0)), image, self.as_mask)
 
 
 class InnerAttention(TorchFunctionMode):
@@ -45,31 +61,44 @@ class InnerAttention(TorchFunctionMode):
         tokens: Tensor | None,
         length: int,
         read: Tensor | None,
-        weights: Tensor | None,
+        weights: Weights | None,
         asked: Asked | None = None,
         before: int = 0,
         alone: int = 0,
         cached: bool = False,
+        keys: int | None = None,
+        backend: Backend = UNKNOWN,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         # Compiled code cannot hold weak references, and needs none: what is compiled is what runs.
         self._called_with = None if tokens is None or torch.compiler.is_compiling() else weakref.ref(tokens)
         self.length = length
+        self.keys = length if keys is None else keys  # fewer than queries, if they are an argument
         self.read = read  # (B, K) which keys are read; None: all
-        self.weights = weights  # (B, 1, 1, K) to be added to logits; None: none
+        self.weights = weights  # None: none
         self.asked = asked  # None: every query, for its answer as it is
         self.before, self.alone = before, alone
         self.cached = cached  # keys of a cache may stand before those of the tokens
         self.used = False
+        self._kernel = backend.kernel
+        # Compiled code would be made for a table that changes while it runs.
+        in_package = backend.is_package and not torch.compiler.is_compiling()
+        self._stand_in = StandIn(backend.name, self._attended_if_meant) if in_package else None
 
     def enter(self) -> None:
         self.__enter__()  # type: ignore[no-untyped-call]
+        if self._stand_in is not None:
+            self._stand_in.enter()
 
     def leave(self) -> None:
+        if self._stand_in is not None:
+            self._stand_in.leave()
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def leave_late(self) -> None:
         """Leave after an interrupt, when others may have been entered since, or this thread is another."""
+        if self._stand_in is not None:
+            self._stand_in.leave()
         above = []
         if not any(mode is self for mode in _get_current_function_mode_stack()):  # type: ignore[no-untyped-call]
             return
@@ -85,45 +114,57 @@ class InnerAttention(TorchFunctionMode):
         if func is ATTENTION:
             kwargs.update(zip(NAMES, args, strict=False))
             args = ()
-            if self._is_meant(kwargs["query"].shape[-2], kwargs["key"].shape[-2]) and self._is_running:
-                self.used = True
-                return self._attended(**kwargs)
+            answers = self._attended_if_meant(self._kernel, **kwargs)
+            if answers is not None:
+                return answers
         if func is Tensor.unflatten:
             # It asks its super(), which torch.compile cannot follow from here; this is the same without.
             return torch.unflatten(*args, **kwargs)
         return func(*args, **kwargs)
 
+    def _attended_if_meant(
+        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, **how: Any
+    ) -> Tensor | None:
+        """The attention of heads (B, H, L, D); None if it is another than the one this is for."""
+        if not (self._is_meant(query.shape[-2], key.shape[-2]) and self._is_running):
+            return None
+        self.used = True
+        return self._attended(kernel, query, key, value, **how)
+
     def _is_meant(self, queries: int, keys: int) -> bool:
-        return queries in (self.length, self.alone) and (keys == self.length or (self.cached and keys > self.length))
+        return queries in (self.length, self.alone) and (keys == self.keys or (self.cached and keys > self.keys))
 
     @property
     def _is_running(self) -> bool:
         return not self.used and (self._called_with is None or self._called_with() is not None)
 
     def _attended(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **how: Any
+        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **how: Any
     ) -> Tensor:
         """(B, H, L, D): the attention, over keys that are read, of queries that are asked."""
-        read, weights = self._behind_cache(key.shape[-2] - self.length)
+        read, weights = self._behind_cache(key.shape[-2] - self.keys)
         asked = self._asked_of(query.shape[-2])
-        mask = _mask(attn_mask, weights, read, asked)
         if read is not None:
             key, value = _at(key, read), _at(value, read)
-        if self.asked is None:
-            return ATTENTION(query, key, value, attn_mask=mask, **how)
         if asked is not None:
             query = _at(query, asked)
-        answers = ATTENTION(query, key, value, attn_mask=mask, **how)
+        if weights is not None and attn_mask is None and not weights.as_mask:
+            answers = attend_weighted(kernel, query, key, value, weights.added, weights.image, **how)
+        else:
+            mask = _mask(attn_mask, None if weights is None else weights.added, read, asked)
+            answers = kernel.attend(query, key, value, mask, **how)
+        if self.asked is None:
+            return answers
         return _in_heads(self.asked.answered(answers.transpose(1, 2).flatten(2)), answers.shape[1])
 
-    def _behind_cache(self, cached: int) -> tuple[Tensor | None, Tensor | None]:
+    def _behind_cache(self, cached: int) -> tuple[Tensor | None, Weights | None]:
         """Which keys are read, and their weights, if keys from a cache stand before them: those are all read."""
         read, weights = self.read, self.weights
         if cached and read is not None:
             every = torch.arange(cached, device=read.device).expand(read.shape[0], -1)
             read = torch.cat([every, read + cached], dim=1)
         if cached and weights is not None:
-            weights = functional.pad(weights, (cached, 0))
+            weights = weights.behind(cached)
         return read, weights
 
     def _asked_of(self, queries: int) -> Tensor | None:

@@ -109,6 +109,7 @@ class AttentionRow:
     records: bool = False  # a full step whose answers are kept for calibration, inside
     subset: Tensor | None = None  # (K,) the tokens whose keys it reads, at a full step
     weighs: bool = False  # keys count as many times as the tokens they stand for
+    without_mask: bool = False  # on this device the fastest attention takes no mask
     reads: bool = False  # it reads fewer keys inside
     full: bool = False  # it is called with all tokens, outside of any span: keys and queries are left out inside
     asks: bool = False  # it answers fewer queries inside, because its keys are of all tokens

@@ -25,6 +25,7 @@ from tokenmerge.engine.program import (
 )
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.subset import key_distance, key_subset
+from tokenmerge.engine.weighted_keys import weighs_without_mask
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.methods.references import JoinedLayout, with_references
 from tokenmerge.models.base import Block, Part, chosen_parts
@@ -290,6 +291,7 @@ class _Resolver:
             given=self.tokens if asks else self.layout.kept,
             reordered=self.reorders,
             weighs=self._weighs(part),
+            without_mask=weighs_without_mask(self.call.device),
             reads=asks and self.layout.kept_keys < self.tokens,
             full=asks,
             asks=asks and self.layout.kept < self.tokens,

@@ -170,7 +170,7 @@ class Session:
             return FULL_STEP
         # What is made in inference mode cannot take part in training.
         signature = (call.signature, torch.is_inference_mode_enabled())
-        reading = self.clock.read(call.timestep, self.family.timestep_rises)
+        reading = self.clock.read(call.timestep, self.family.timestep_unit)
         branch = self.named_branch if call.branch is None else call.branch
         if branch is None:
             position = self._follower.observe(reading, signature, self._condition(args, kwargs), inputs)

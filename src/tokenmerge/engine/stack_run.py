@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from tokenmerge.config.interfaces import Operators
 from tokenmerge.config.keep import protected_tokens
 from tokenmerge.engine.arguments import TokenArgument, token_argument
-from tokenmerge.engine.attention import AttentionHook, RotaryHook
+from tokenmerge.engine.attention import AttentionHook
 from tokenmerge.engine.hooks import PlacedHook, When
 from tokenmerge.engine.program import AttentionRow, Program, RotaryRow, SpanRow, StackCall, StackDescription
 from tokenmerge.engine.resolve import resolve
+from tokenmerge.engine.rotary import RotaryHook
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.span import Span
 from tokenmerge.engine.state import Memory
@@ -294,12 +295,15 @@ class StackRun:
         block, part = row.block, row.part
         path = part.attention_path
         # An attention that the part does not begin with takes its tokens first.
-        own = TokenArgument(argument_names(block.module.get_submodule(path)))
+        module = block.module.get_submodule(path)
+        own = TokenArgument(argument_names(module))
         begins = part if part.attention is None else None
         argument = own if part.attention else token_argument(block, begins)
-        attention = AttentionHook(self.session, argument)
+        attention = AttentionHook(self.session, argument, module)
         self._place(block.module, path, "before", attention.attend)
-        if row.records or row.reads or row.asks or part.mask == "inside":
+        # A mask is an argument, after which nothing is left to do. All else ends with the attention.
+        inside = part.mask == "inside" or (row.weighs and row.without_mask)
+        if row.records or row.reads or row.asks or inside:
             self._place(block.module, path, "after", attention.attended, always_call=True)
         return attention
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -156,9 +155,10 @@ class Call:
 
     timestep: How much noise is left, in any unit: it falls from step to step towards 0 and is never negative. Progress,
         by which `within` and ratios over the steps go, is 1 - timestep / first timestep. A larger one begins another
-        image. For a model whose time rises from 0 to 1 give 1 - time or set the family's `timestep_rises`, for one that
-        takes log(sigma) give sigma. None if the call has none: then every call is the next step of one image. A tensor
-        is read by the engine, without waiting for the device where it can (engine/clock.py): pass it on as it came.
+        image. For a model whose time rises from 0 to 1 set the family's `timestep_rises`, for one that takes
+        log(sigma) / 4 set `timestep_logarithmic`. None if the call has none: then every call is the next step of one
+        image. A tensor is read by the engine, without waiting for the device where it can (engine/clock.py): pass it on
+        as it came.
     """
 
     timestep: Any  # a number, a tensor or None
@@ -190,6 +190,7 @@ class Family:
     latent: str = "hidden_states"  # the model's argument that holds the noisy image
     timestep: str = "timestep"  # and the one that says how much noise is left (see `Call.timestep`)
     timestep_rises: bool = False  # it goes from 0 to 1 as noise is removed; in most models it falls
+    timestep_logarithmic: bool = False  # it is log(sigma) / 4, as EDM has it
     # Arguments that an image is made from, such as text embeddings or labels. They tell images and guidance branches
     # apart, which keeps one image's plan from being used for another.
     conditions: tuple[str, ...] = ("encoder_hidden_states", "class_labels")
@@ -202,8 +203,13 @@ class Family:
         """Is this model one of the family?"""
         return is_a(model, self.class_name)
 
+    @property
+    def timestep_unit(self) -> Literal["noise", "rises", "logarithm"]:
+        """What the model is given as its timestep. The engine turns it into the noise that is left, on the host."""
+        return "rises" if self.timestep_rises else "logarithm" if self.timestep_logarithmic else "noise"
+
     def timestep_of(self, kwargs: Mapping[str, Any]) -> Any:
-        """The timestep of a call as the model was given it; the engine turns one that rises (`timestep_rises`)."""
+        """The timestep of a call as the model was given it; the engine turns it (`timestep_unit`)."""
         return kwargs.get(self.timestep)
 
     def stacks(self, model: nn.Module) -> list[Stack]:
@@ -276,7 +282,7 @@ def rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
             f"a rotary embedding of shape {tuple(rows.shape)} has {rows.shape[axis]} rows for {tokens} tokens: rows_at "
             f"takes (tokens, D) or (batch, tokens, ...); write an `at` of your own for other forms."
         )
-    rows = rows.to(places.device)
+    rows = rows.to(places.device, non_blocking=True)  # some models make them on the host
     before, image = torch.split(rows, [rows.shape[axis] - tokens, tokens], dim=axis)
     if places.dim() == 2:
         samples = torch.arange(places.shape[0], device=places.device)[:, None]
@@ -331,13 +337,6 @@ def patch_grid(
     patches = (patch, patch) if isinstance(patch, int) else patch
     sides = argument_of(kwargs, name, "patch_grid's name").shape[-len(patches) :]
     return tuple(side // length for side, length in zip(sides, patches, strict=True))
-
-
-def sigma_of(timestep: Any) -> Any:
-    """How much noise is left, for a model that is given log(sigma) / 4 (EDM's), which becomes negative."""
-    if timestep is None:
-        return None
-    return (4 * timestep).exp() if isinstance(timestep, Tensor) else math.exp(4 * timestep)
 
 
 def new_like(model: nn.Module) -> dict[str, Any]:

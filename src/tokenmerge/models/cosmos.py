@@ -21,7 +21,6 @@ from tokenmerge.models.base import (
     new_like,
     patch_grid,
     rows_at,
-    sigma_of,
     signature_of,
 )
 
@@ -34,6 +33,7 @@ class CosmosFamily(Family):
     name = "Cosmos (Predict 1, 2, 2.5)"
     class_name = "CosmosTransformer3DModel"
     video = True
+    timestep_logarithmic = True  # for Predict 1; for later ones it falls as well
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config
@@ -45,7 +45,7 @@ class CosmosFamily(Family):
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         timestep = kwargs["timestep"]
         return Call(
-            timestep=sigma_of(timestep),  # Predict 1 is given its logarithm; for later ones it falls too
+            timestep=timestep,
             signature=signature_of(kwargs["hidden_states"]),
             fixed_order=TIME_PER_TOKEN if timestep.dim() > 1 else "",
             interleaved=kwargs.get("block_controlnet_hidden_states") is not None,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Call, Stack, new_like, sigma_of, signature_of
+from tokenmerge.models.base import Call, Stack, new_like, signature_of
 from tokenmerge.models.unet import UNetFamily
 
 FRAMES = 16
@@ -64,13 +64,14 @@ class StableVideoFamily(UNetFamily):
     name = "Stable Video Diffusion"
     class_name = "UNetSpatioTemporalConditionModel"
     transformer = "TransformerSpatioTemporalModel"
+    timestep_logarithmic = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         # The owner has blocks over frames too, which need every token.
         return [replace(stack, norm="") for stack in super().stacks(model)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        return Call(sigma_of(kwargs.get("timestep")), signature_of(kwargs["sample"]), interleaved=True)
+        return Call(self.timestep_of(kwargs), signature_of(kwargs["sample"]), interleaved=True)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -21,6 +21,7 @@ from tokenmerge.engine.schedule import Kind, Step, count_steps
 from tokenmerge.engine.session import Session, session_of
 from tokenmerge.engine.stack_run import StackRun
 from tokenmerge.models import family_of
+from tokenmerge.report.attention_kernels import attention_kernels
 from tokenmerge.report.explanation import Explanation, Measured, ModelReport, MultiplyAdds, StackReport
 from tokenmerge.report.worthwhile import Timing
 from tokenmerge.runtime.multiply_adds import count_multiply_adds
@@ -76,7 +77,7 @@ def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | 
         model=type(session.model).__name__,
         stacks=stacks,
         multiply_adds=_over_moments(moments),
-        attention=_attention(twin_session),
+        attention=attention_kernels(session, twin_session),
         measured=_measured(session),
         cached_bytes=cached + (_forecast_bytes(args, kwargs) if session.skipping is not None else 0),
         steps=steps,
@@ -137,15 +138,6 @@ def _measured(session: Session) -> Measured | None:
         dict(session.tokens_seen),
         session.state.cached_bytes + (0 if session.skipping is None else session.skipping.cached_bytes),
         session.skipped_calls,
-    )
-
-
-def _attention(session: Session) -> str:
-    if not any(row.weighs for stack in session.stacks for row in stack.program.attentions):
-        return ""
-    return (
-        "self-attention gets a mask of a row (proportional): on a GPU PyTorch then takes its memory-efficient kernel, "
-        "for flash attention takes no mask"
     )
 
 

@@ -78,7 +78,7 @@ class ModelReport:
     model: str
     stacks: list[StackReport]
     multiply_adds: MultiplyAdds
-    attention: str  # what merging does to the attention kernel; "" where it takes the one it always takes
+    attention: str  # which kernels attention can take with weighted keys; "" if no key has a weight
     measured: Measured | None
     cached_bytes: int = 0  # that a generation keeps from step to step, predicted
     steps: int | None = None  # of the image that multiply-adds are averaged over; None: many
@@ -160,8 +160,7 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
         f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{full}): {work.saving:.1%} saved, "
         f"at best {work.unmerged / work.average:.2f}x",
     ]
-    if model.attention:
-        lines.append(f"attention: {model.attention}")
+    lines.append(f"attention: {model.attention or 'no mask is added, so every kernel stays usable'}")
     if model.cached_bytes:
         lines.append(f"memory: {model.cached_bytes / 1e6:,.1f} MB kept from step to step, for each guidance branch")
     if model.measured is not None:

@@ -19,6 +19,7 @@ from tokenmerge.bench.subject import Subject, placed, subject_of
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.schedule import Kind, Step, steps_of
 from tokenmerge.engine.session import Session
+from tokenmerge.engine.weighted_keys import as_on_gpu
 from tokenmerge.errors import ConfigError, NothingMergedWarning
 from tokenmerge.models import family_of
 from tokenmerge.simulate.devices import Device
@@ -157,7 +158,8 @@ def _attached(subject: Subject, config: MergeConfig) -> Iterator[Session]:
     session = Session(subject.model, family_of(subject.model), config)
     session.attach()
     try:
-        yield session
+        with as_on_gpu("meta"):
+            yield session
     finally:
         with warnings.catch_warnings():
             # Recorded steps are no image: that all of them were full says nothing.

@@ -37,7 +37,12 @@ class Kernel:
     flops: int
     bytes: int
     outputs: int = 0  # elements that a product computes, which decides how many multiprocessors it keeps busy
+    used: float = 1.0  # share of the channels it computes with that are not filled up with zeros
 
+
+# Channels of a head that flash kernels are made for: others are filled up with zeros.
+FLASH_CHANNELS = (32, 64, 96, 128, 192, 256)
+FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 
 # Launch nothing: allocations, and answers that the host has.
 _NO_KERNEL = {
@@ -72,8 +77,10 @@ def attention_kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
     output = query.numel() // width * out_width * query.element_size()
     moved = output + sum(_bytes(tensor) for tensor in (query, key, value, mask) if tensor is not None)
     work = Work.ATTENTION if mask is None else Work.MASKED_ATTENTION
+    made_for = next((channels for channels in FLASH_CHANNELS if channels >= width), width)
+    used = width / made_for if mask is None else 1.0
     # Flash attention splits its work over batch, heads and queries.
-    return Kernel("attention", work, flops, moved, outputs=query.numel())
+    return Kernel("attention", work, flops, moved, outputs=query.numel(), used=used)
 
 
 class _FusedKernels(TorchFunctionMode):
@@ -144,6 +151,9 @@ def _kernel(func: Any, args: Any, kwargs: Any, output: Any) -> Kernel | None:
     if not launches_kernel(func, output):
         return None
     name = func.overloadpacket.__name__
+    if func.overloadpacket is FLASH:
+        query, key, value = args[:3]
+        return attention_kernel(query, key, value, None)
     results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     moved = sum(map(_bytes, {id(tensor): tensor for tensor in (*inputs, *results)}.values()))

@@ -47,7 +47,7 @@ def eager_seconds(kernels: Sequence[Kernel], device: Device, host_seconds: float
 def _computing(kernel: Kernel, device: Device) -> float:
     if not kernel.flops:
         return 0.0
-    reached = REACHED[kernel.work] * (CONVOLUTION if kernel.name == "convolution" else 1.0)
+    reached = REACHED[kernel.work] * kernel.used * (CONVOLUTION if kernel.name == "convolution" else 1.0)
     peak = device.tflops * 1e12 * device.sustained
     return kernel.flops / (peak * reached * _fill(kernel.outputs, device.multiprocessors))
 

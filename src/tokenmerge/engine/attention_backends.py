@@ -1,0 +1,136 @@
+"""What computes the attention of a module: PyTorch, with or without masks, or a package that diffusers calls instead.
+
+Packages (flash-attn, SageAttention) are functions in a table of diffusers, `set_attention_backend` chooses one. What is
+done inside PyTorch's attention is done inside theirs by standing in that table while the module runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokenmerge.engine.weighted_keys import Kernel, PyTorchKernel
+
+TABLE = "diffusers.models.attention_dispatch"
+# Packages that take no mask but return sums, and whether those come as (B, L, H): else they are (B, H, L).
+PACKAGES = {"flash": False, "flash_hub": False, "_flash_3": True, "sage": False, "sage_hub": False}
+# PyTorch's own kernels by the names that diffusers has for them, and the kernel that is asked for sums.
+PYTORCH = {
+    "native": "flash",
+    "_native_flash": "flash",
+    "_native_cudnn": "cudnn",
+    "_native_efficient": "",
+    "_native_math": "",
+}
+WITHOUT_MASKS = ("_native_flash", "_native_cudnn", *PACKAGES)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What computes the attention of one module."""
+
+    name: str = ""  # as diffusers calls it; "" if it is not known
+    takes_mask: bool = True
+    sums_by: str = ""  # PyTorch's kernel that is asked for sums
+
+    @property
+    def is_package(self) -> bool:
+        return self.name in PACKAGES
+
+    @property
+    def kernel(self) -> Kernel:
+        return PyTorchKernel(self.sums_by)
+
+
+UNKNOWN = Backend()
+
+
+def backend_of(attention: nn.Module) -> Backend:
+    """What computes the attention of a module as it is now. Asked outside of compiled code."""
+    processor = getattr(attention, "processor", None)
+    called = _names_in(type(attention).forward if processor is None else type(processor).__call__)
+    if "dispatch_attention_fn" in called and getattr(processor, "_parallel_config", None) is None:
+        return _named(_chosen(processor))
+    return _named("native") if "scaled_dot_product_attention" in called else UNKNOWN
+
+
+@lru_cache(maxsize=256)
+def _names_in(function: Any) -> tuple[str, ...]:
+    """Everything that a function calls or reads by name; nothing of one that is wrapped or not of Python."""
+    code = getattr(function, "__code__", None)
+    return () if code is None else tuple(code.co_names)
+
+
+def _chosen(processor: Any) -> str:
+    chosen = (
+        getattr(processor, "_attention_backend", None) or sys.modules[TABLE]._AttentionBackendRegistry._active_backend
+    )
+    return str(getattr(chosen, "value", chosen))
+
+
+def _named(name: str) -> Backend:
+    if name in PACKAGES:
+        return Backend(name, takes_mask=False)
+    if name not in PYTORCH:
+        return UNKNOWN
+    if name == "native":
+        # A user's `torch.nn.attention.sdpa_kernel` allows some kernels alone.
+        cuda: Any = torch.backends.cuda
+        sums_by = "flash" if cuda.flash_sdp_enabled() else "cudnn" if cuda.cudnn_sdp_enabled() else ""
+        return Backend(name, cuda.mem_efficient_sdp_enabled() or cuda.math_sdp_enabled(), sums_by)
+    sums_by = PYTORCH[name]
+    return Backend(name, name not in WITHOUT_MASKS, sums_by)
+
+
+class PackageKernel:
+    """A package's function, which takes (B, L, H, D)."""
+
+    def __init__(self, function: Callable[..., Any], sums_last: bool) -> None:
+        self._function, self._sums_last = function, sums_last
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
+        heads = [each.transpose(1, 2) for each in (query, key, value)]
+        answers: Tensor = self._function(*heads, attn_mask=mask, **options)
+        return answers.transpose(1, 2)
+
+    def attend_with_sums(
+        self, query: Tensor, key: Tensor, value: Tensor, **options: Any
+    ) -> tuple[Tensor, Tensor] | None:
+        if torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value)):
+            return None  # their backward pass knows nothing of sums
+        heads = [each.transpose(1, 2) for each in (query, key, value)]
+        answers, sums = self._function(*heads, return_lse=True, **options)
+        return answers.transpose(1, 2), sums.transpose(1, 2) if self._sums_last else sums
+
+
+class StandIn:
+    """Stands in diffusers' table in the place of a package, until it is taken out."""
+
+    def __init__(self, name: str, attended: Callable[..., Tensor | None]) -> None:
+        """attended: called with a kernel and heads (B, H, L, D); None if it leaves this attention alone."""
+        self._functions: dict[Any, Any] = sys.modules[TABLE]._AttentionBackendRegistry._backends
+        self._name = next(key for key in self._functions if key.value == name)
+        self._attended = attended
+        self._original: Any = None
+
+    def enter(self) -> None:
+        self._original, self._functions[self._name] = self._functions[self._name], self
+
+    def leave(self) -> None:
+        if self._functions[self._name] is self:
+            self._functions[self._name] = self._original
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        kernel = PackageKernel(self._original, PACKAGES[self._name.value])
+        heads = [each.transpose(1, 2) for each in (query, key, value)]
+        answers = self._attended(kernel, *heads, **options)
+        if answers is None:
+            whole: Tensor = self._original(query, key, value, **options)
+            return whole
+        return answers.transpose(1, 2)
