@@ -168,11 +168,8 @@ def test_patches_of_other_nodes_see_all_tokens_in_grid_order(make: Any) -> None:
 
 
 @every_model
-def test_torch_compile(make: Any, request: pytest.FixtureRequest) -> None:
+def test_torch_compile(make: Any) -> None:
     """ComfyUI's own node; and the compiled model used again without ours."""
-    if "sdxl" in request.node.name:
-        fault = "a compiled UNet that is sampled once more with skipped steps raises KeyError: 'tokenmerge'"
-        request.applymarker(pytest.mark.xfail(reason=fault, raises=KeyError, strict=False))
     model = make()
     plain, expected = sample(model), sample(merged(model))
     with warnings.catch_warnings():
