@@ -9,12 +9,14 @@ call without it runs on all tokens.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
@@ -25,8 +27,9 @@ from tokenmerge.engine.skipping import TimelineOf
 from tokenmerge.errors import AlreadyAppliedError, ConfigError
 from tokenmerge.integrations.comfyui.sampler_calls import SamplerCalls, calls_of, clean_weights
 from tokenmerge.models import family_of
+from tokenmerge.ops.compiling import outside_compile
 
-# Of our wrapper. Nothing else of ours is in transformer_options: ComfyUI's TorchCompileModel drops all guards on it, so a
+# Of our wrapper. Nothing else of ours is in transformer_options: ComfyUI's TorchCompileModel drops all guards on it. A
 # graph that was compiled with one more entry would also run, and fail, without it.
 KEY = "tokenmerge"
 OVERRIDE = "optimized_attention_override"  # ComfyUI's name for what is called in place of its attention
@@ -81,6 +84,7 @@ class Merging:
         merges = self.steps < FEWEST_STEPS or not self.config.merges_short_images_only
         if merges and _reaches_inside(session):
             options[OVERRIDE] = partial(attend_by_pytorch, before=options.get(OVERRIDE))
+        _guard_hooks()
         with self._running(run, session):
             return executor(guider, sigmas, extra_args, *args, **kwargs)
 
@@ -155,6 +159,8 @@ def _behind(wrappers: Sequence[Any]) -> Merging | None:
     return merging if isinstance(merging, Merging) else None
 
 
+# Run by compiled code, a graph's own call would pass what stands inside attention (engine/inner.py) a second time.
+@outside_compile
 def attend_by_pytorch(function: Any, *args: Any, before: Any = None, **kwargs: Any) -> Any:
     """PyTorch's own attention, whichever ComfyUI was started with; within what another node has put around it."""
     from comfy.ldm.modules.attention import attention_pytorch
@@ -177,6 +183,18 @@ def _refuse_caches(options: Mapping[str, Any], step_speedup: float) -> None:
             f"at some steps, and one does not see what the other did. Bypass one of the two nodes, or use Token Merge "
             f"(advanced) with a method that merges tokens and step_speedup 1."
         )
+
+
+def _guard_hooks() -> None:
+    """Have compiled code notice hooks, which come and go with every run: graphs made before are made once more.
+
+    By default torch.compile looks for hooks when a graph is made and never again. A model that was sampled without
+    Token Merge first would then run unmerged with it.
+    """
+    compiler = sys.modules.get("torch._dynamo")  # loaded by the first torch.compile
+    if compiler is not None and compiler.config.skip_nnmodule_hook_guards:
+        compiler.config.skip_nnmodule_hook_guards = False
+        torch.compiler.reset()
 
 
 @contextmanager
