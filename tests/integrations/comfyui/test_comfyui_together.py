@@ -205,4 +205,6 @@ def test_a_model_that_was_compiled_without_the_node(make: Any, config: Any) -> N
         for _ in range(2):
             assert largest_difference(sample(compiled, steps=3), plain) < 1e-4
             assert largest_difference(sample(Merging(config).on(compiled), steps=3), expected) < 1e-4
+        behind = TorchCompileModel.execute(Merging(config).on(model), "eager").args[0]
+        assert largest_difference(sample(behind, steps=3), expected) < 1e-4
     assert hooks_on(model) == 0
