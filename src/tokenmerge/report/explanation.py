@@ -142,7 +142,8 @@ def _left_alone(stacks: list[StackReport]) -> Iterator[str]:
 def _text(config: MergeConfig, model: ModelReport) -> str:
     merged = [stack for stack in model.stacks if stack.blocks]
     left_alone = list(_left_alone([stack for stack in model.stacks if not stack.blocks]))
-    blocks = [_merged_table(merged)] * bool(merged) + ["\n".join(left_alone)] * bool(left_alone)
+    # Nothing is merged in a small image of which steps are skipped.
+    blocks = ([_merged_table(merged)] if merged else []) + (["\n".join(left_alone)] if left_alone else [])
     work = model.multiply_adds
     full = f", {_giga(work.full)} at a full step" if work.full != work.unmerged else ""
     by_noise = config.correction is not None and config.correction.within is not None
