@@ -135,8 +135,8 @@ def _left_alone(stacks: list[StackReport]) -> Iterator[str]:
         reasons.setdefault((grid, stack.during, stack.note), []).append(stack.name)
     for (grid, during, reason), names in reasons.items():
         what = names[0] if len(names) == 1 else f"{len(names)} stacks"
-        at = f" ({during})" if during else ""
-        yield f"left alone: {what} of {grid}{at}: {reason}"
+        at = (f" of {grid}" if grid else "") + (f" ({during})" if during else "")
+        yield f"left alone: {what}{at}: {reason}"
 
 
 def _text(config: MergeConfig, model: ModelReport) -> str:

@@ -154,7 +154,7 @@ def test_advanced_options_reach_the_method(comfyui: ComfyUI) -> None:
     text = done.outputs["explain"]["text"][0]
     assert "ToMA on UNetModel: ratio 0.5, merged per block" in text
     assert "384 -> 192" in text
-    assert "0 of 1" in text
+    assert "left alone: input_blocks.3.1: all blocks skipped" in text
 
 
 def test_steps_are_skipped_from_the_advanced_node(comfyui: ComfyUI) -> None:
