@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tokenmerge
 from tokenmerge.errors import UnsupportedHostError
 from tokenmerge.integrations.comfyui import OLDEST, comfy_entrypoint
 
@@ -47,6 +49,10 @@ def test_the_registry_has_what_it_asks_for() -> None:
     assert comfy["PublisherId"]
     assert comfy["DisplayName"] == "Token Merge"
     assert comfy["requires-comfyui"] == f">={OLDEST}"
+    # A version that is not in [project] is looked for as text, in a file that is named here.
+    assert project["project"]["dynamic"] == ["version"]
+    source = (ROOT / comfy["version"]["path"]).read_text()
+    assert re.findall(r'^__version__ = "(\d+\.\d+\.\d+)"$', source, re.MULTILINE) == [tokenmerge.__version__]
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     asked = {line for line in lines if line and not line.startswith("#")}
     assert asked <= {requirement.split(" ")[0] for requirement in project["project"]["dependencies"]}

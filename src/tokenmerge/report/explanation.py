@@ -136,13 +136,14 @@ def _left_alone(stacks: list[StackReport]) -> Iterator[str]:
         reasons.setdefault((grid, stack.during, stack.note), []).append(stack.name)
     for (grid, during, reason), names in reasons.items():
         what = names[0] if len(names) == 1 else f"{len(names)} stacks"
-        at = f" ({during})" if during else ""
-        yield f"left alone: {what} of {grid}{at}: {reason}"
+        at = (f" of {grid}" if grid else "") + (f" ({during})" if during else "")
+        yield f"left alone: {what}{at}: {reason}"
 
 
 def _text(config: MergeConfig, model: ModelReport) -> str:
     merged = [stack for stack in model.stacks if stack.blocks]
     left_alone = list(_left_alone([stack for stack in model.stacks if not stack.blocks]))
+    # Nothing is merged in a small image of which steps are skipped.
     blocks = [_merged_table(merged)] if merged else []
     blocks += ["\n".join(left_alone)] if left_alone else []
     work = model.multiply_adds

@@ -21,6 +21,8 @@ __all__ = ["MISSING", "Page", "find_chromium", "opened"]
 PATIENCE = 600_000  # milliseconds: the machine may be busy
 KNOWS = "window.app?.canvas && 'TokenMerge' in window.LiteGraph.registered_node_types"
 SHOWN = "window.app.graph.nodes.find((node) => node.type === 'TokenMergeExplain')?.widgets?.[0]?.value"
+# Of its server: nodes behind Explain have run too, and no progress is shown over the graph.
+IDLE = "fetch('/prompt').then((reply) => reply.json()).then((queue) => queue.exec_info.queue_remaining === 0)"
 # Where each node stands: its number in the workflow -> [x, y].
 PLACE = """places => {
     for (const node of window.app.graph.nodes) {
@@ -82,6 +84,7 @@ class Page:
         """Run what is loaded, and return what Token Merge Explain shows."""
         self._page.evaluate("window.app.queuePrompt(0, 1)")
         self._page.wait_for_function(SHOWN, timeout=PATIENCE)
+        self._page.wait_for_function(IDLE, timeout=PATIENCE)
         return str(self._page.evaluate(SHOWN))
 
     def screenshot(self, path: Path) -> None:

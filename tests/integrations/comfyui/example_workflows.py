@@ -66,7 +66,7 @@ def hires_fix() -> tuple[dict[str, Any], Places]:
         "11": node("LatentUpscaleBy", samples=["6", 0], upscale_method="bislerp", scale_by=1.5),
         "12": node("KSampler", **{**SAMPLER, "denoise": 0.5}, **larger),
     }
-    places |= {"10": [470, 200], "11": [1170, 0], "12": [1170, 170], "7": [1520, 0], "8": [1520, 130], "9": [470, 520]}
+    places |= {"10": [470, 200], "11": [1170, 0], "12": [1170, 170], "7": [1520, 0], "8": [1520, 130], "9": [1520, 470]}
     return workflow, places
 
 

@@ -31,7 +31,7 @@ def main() -> None:
     prepare(base_folder())
     from comfyui_page import opened
     from comfyui_server import running_server
-    from test_comfyui_server import workflow
+    from test_comfyui_server import advanced, workflow
 
     from example_workflows import EXAMPLES, FILES
 
@@ -50,11 +50,13 @@ def main() -> None:
             saved = page.saved()
             (FOLDER / f"{name}.json").write_text(json.dumps(saved["workflow"], indent=1) + "\n")
             embed(shot, saved, FOLDER / f"{name}.png")
-        page.load(workflow())
-        page.place({**PLACES, "6": [1000, 0]})
-        page.run()
-        page.screenshot(shot)
-        Image.open(shot).convert("RGB").quantize(128).save(IMAGES / "comfyui-explain.png")
+        changed = {"4": advanced(method="TileMean", tile=4, full_steps=4, skip_blocks=0)}
+        for name, api in (("explain", workflow()), ("advanced", {**workflow(), **changed})):
+            page.load(api)
+            page.place({**PLACES, "6": [1000, 0]})
+            page.run()
+            page.screenshot(shot)
+            Image.open(shot).convert("RGB").quantize(128).save(IMAGES / f"comfyui-{name}.png")
 
 
 if __name__ == "__main__":

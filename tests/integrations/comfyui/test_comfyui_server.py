@@ -14,6 +14,8 @@ from comfyui_server import Server, running_server
 from PIL import Image
 from workflows import node
 
+from tokenmerge.integrations.comfyui.nodes import UNTOUCHED
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -36,10 +38,23 @@ def workflow() -> dict[str, dict[str, Any]]:
     }
 
 
+def advanced(**options: Any) -> dict[str, Any]:
+    when = {"start_percent": 0.0, "end_percent": 1.0}
+    return node("TokenMergeAdvanced", model=["1", 0], **{"method": "TileMean", **UNTOUCHED, **when, **options})
+
+
 def test_the_api_knows_the_nodes(server: Server) -> None:
-    known = server.get("/object_info/TokenMerge")["TokenMerge"]
-    assert known["python_module"] == "custom_nodes.tokenmerge"
-    assert known["input"]["required"]["preset"][1]["options"] == ["quality", "balanced", "fast"]
+    inputs = {}
+    for name in ("TokenMerge", "TokenMergeAdvanced", "TokenMergeExplain"):
+        known = server.get(f"/object_info/{name}")[name]
+        assert known["python_module"] == "custom_nodes.tokenmerge"
+        assert known["description"]
+        inputs[name] = known["input"]
+    assert inputs["TokenMerge"]["required"]["preset"][1]["options"] == ["quality", "balanced", "fast"]
+    assert {"model", "method", "start_percent", "end_percent", *UNTOUCHED} == {
+        *inputs["TokenMergeAdvanced"]["required"]
+    }
+    assert {*inputs["TokenMerge"]["optional"]} == {*inputs["TokenMergeAdvanced"]["optional"]} == {"keep"}
 
 
 def test_a_workflow_over_the_api(server: Server) -> None:
@@ -69,6 +84,18 @@ def test_the_page_runs_a_workflow_and_shows_the_explanation(server: Server, tmp_
     assert "of them skipped" in shown
     assert "16 x 24" in shown
     assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+@pytest.mark.skipif(find_chromium() is None, reason=MISSING)
+def test_the_advanced_node_on_the_page(server: Server) -> None:
+    """Its widgets hold what a workflow says, and what they hold is what runs."""
+    with opened(server.address) as page:
+        page.load({**workflow(), "4": advanced(method="ToMA", ratio=0.75, tile=4)})
+        shown = page.run()
+        inputs = page.saved()["output"]["4"]["inputs"]
+    assert (inputs["method"], inputs["ratio"], inputs["tile"], inputs["full_steps"]) == ("ToMA", 0.75, 4, 0)
+    assert "ToMA on UNetModel: ratio 0.75" in shown
+    assert "384 -> 96" in shown
 
 
 @pytest.mark.skipif(find_chromium() is None, reason=MISSING)

@@ -16,6 +16,7 @@ from tokenmerge.config.keep import read_mask
 from tokenmerge.integrations.comfyui.nodes import METHODS, UNTOUCHED, TokenMergeAdvanced
 from tokenmerge.presets import NAMES, preset
 
+UPSCALED = {"upscale_method": "bilinear", "scale_by": 1.5}
 OWN = ("tile", "outliers", "step_speedup", "skip_blocks")  # options that a preset sets
 
 
@@ -38,6 +39,7 @@ def test_the_nodes_are_found_with_their_names(comfyui: ComfyUI) -> None:
     import nodes
 
     names = {"TokenMerge": "Token Merge", "TokenMergeExplain": "Token Merge Explain"}
+    names["TokenMergeAdvanced"] = "Token Merge (advanced)"
     assert {key: nodes.NODE_DISPLAY_NAME_MAPPINGS.get(key) for key in names} == names
     assert "custom_nodes.tokenmerge" in nodes.NODE_CLASS_MAPPINGS["TokenMerge"].RELATIVE_PYTHON_MODULE
 
@@ -73,7 +75,7 @@ def test_of_several_nodes_in_a_row_the_last_counts(comfyui: ComfyUI, base: Path)
 
 def test_a_second_sampler_at_another_size_with_its_own_settings(comfyui: ComfyUI, base: Path) -> None:
     """Hi-res fix: the first sampler's latents enlarged, sampled again by another preset."""
-    larger = node("LatentUpscaleBy", samples=["low", 0], upscale_method="bilinear", scale_by=1.5)
+    larger = node("LatentUpscaleBy", samples=["low", 0], **UPSCALED)
     workflow = {
         **inputs_of(256, 256),
         "merge low": token_merge(preset="quality"),
@@ -86,6 +88,20 @@ def test_a_second_sampler_at_another_size_with_its_own_settings(comfyui: ComfyUI
     done = run(comfyui, workflow)
     assert saved(base, "high").shape[-2:] == (48, 48)
     assert "24 x 24" in done.outputs["explain"]["text"][0]
+
+
+def test_two_samplers_in_a_graph_with_their_own_ratios(comfyui: ComfyUI) -> None:
+    ratios = {"low": 0.5, "high": 0.75}
+    workflow = {**inputs_of(), "larger": node("LatentUpscaleBy", samples=["low", 0], **UPSCALED)}
+    for name, latents in (("low", "latent"), ("high", "larger")):
+        workflow[f"merge {name}"] = advanced(method="ToMA", ratio=ratios[name])
+        workflow |= sampling([f"merge {name}", 0], name, latent_image=[latents, 0])
+        workflow[f"explain {name}"] = node("TokenMergeExplain", model=[f"merge {name}", 0], after=["high", 0])
+    texts = run(comfyui, workflow).outputs
+    assert "ratio 0.5," in texts["explain low"]["text"][0]
+    assert "384 -> 192" in texts["explain low"]["text"][0]
+    assert "ratio 0.75," in texts["explain high"]["text"][0]
+    assert "864 -> 216" in texts["explain high"]["text"][0]
 
 
 def test_explain_shows_the_run_it_stands_behind(comfyui: ComfyUI) -> None:
@@ -138,7 +154,7 @@ def test_advanced_options_reach_the_method(comfyui: ComfyUI) -> None:
     text = done.outputs["explain"]["text"][0]
     assert "ToMA on UNetModel: ratio 0.5, merged per block" in text
     assert "384 -> 192" in text
-    assert "0 of 1" in text
+    assert "left alone: input_blocks.3.1: all blocks skipped" in text
 
 
 def test_steps_are_skipped_from_the_advanced_node(comfyui: ComfyUI) -> None:

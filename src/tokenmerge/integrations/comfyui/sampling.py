@@ -2,18 +2,21 @@
 
 A clone of a model shares its modules with the model it came from, so nothing may stay on them between two runs. The
 sampler's own wrapper is the place to attach: by then ComfyUI has loaded the model, and other nodes have replaced in it
-what they replace. Each call carries its run in `transformer_options`; a call that does not runs on all tokens.
+what they replace. Each call carries our wrapper in `transformer_options`, and is merged if that wrapper's run is on. A
+call without it runs on all tokens.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
@@ -24,8 +27,11 @@ from tokenmerge.engine.skipping import TimelineOf
 from tokenmerge.errors import AlreadyAppliedError, ConfigError
 from tokenmerge.integrations.comfyui.sampler_calls import SamplerCalls, calls_of, clean_weights
 from tokenmerge.models import family_of
+from tokenmerge.ops.compiling import outside_compile
 
-KEY = "tokenmerge"  # of our wrapper, and of our entry in transformer_options
+# Of our wrapper. Nothing else of ours is in transformer_options: ComfyUI's TorchCompileModel drops all guards on it. A
+# graph that was compiled with one more entry would also run, and fail, without it.
+KEY = "tokenmerge"
 OVERRIDE = "optimized_attention_override"  # ComfyUI's name for what is called in place of its attention
 
 
@@ -47,6 +53,7 @@ class Merging:
         self.config = config
         self.keep = keep
         self.start, self.end = start, end
+        self.run: Run | None = None  # while it is sampled
         self.last: Session | None = None  # of the newest run
         self.steps = self.steps_outside = 0  # of that run, within and outside the part that is merged
 
@@ -58,7 +65,6 @@ class Merging:
         clone = model.clone()
         clone.remove_wrappers_with_key(WrappersMP.SAMPLER_SAMPLE, KEY)
         clone.add_wrapper_with_key(WrappersMP.SAMPLER_SAMPLE, KEY, self.sample)
-        clone.model_options["transformer_options"][KEY] = self
         return clone
 
     def sample(self, executor: Any, guider: Any, sigmas: Tensor, extra_args: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +75,7 @@ class Merging:
         if self.config.step_speedup > 1:
             _refuse_caches(options, self.config.step_speedup)
             calls = calls_of(executor.class_obj, guider, base.model_sampling, sigmas)
-        run = options[KEY] = Run.of(self, base.model_sampling, sigmas, calls)
+        run = Run.of(self, base.model_sampling, sigmas, calls)
         session = self.last = self._session(base.diffusion_model, run.timeline)
         sigmas_of_calls = sigmas[:-1].tolist() if calls is None else calls.sigmas
         self.steps = sum(map(run.covers, sigmas_of_calls))
@@ -78,8 +84,18 @@ class Merging:
         merges = self.steps < FEWEST_STEPS or not self.config.merges_short_images_only
         if merges and _reaches_inside(session):
             options[OVERRIDE] = partial(attend_by_pytorch, before=options.get(OVERRIDE))
-        with _attached(session):
+        _guard_hooks()
+        with self._running(run, session):
             return executor(guider, sigmas, extra_args, *args, **kwargs)
+
+    @contextmanager
+    def _running(self, run: Run, session: Session) -> Iterator[None]:
+        with _attached(session):
+            self.run = run
+            try:
+                yield
+            finally:
+                self.run = None
 
     def _session(self, model: nn.Module, timeline_of: TimelineOf | None = None) -> Session:
         return Session(model, family_of(model), self.config, self.keep, timeline_of=timeline_of)
@@ -124,16 +140,27 @@ class Run:
 
 def run_of(options: Mapping[str, Any]) -> Run | None:
     """The run that a call belongs to; None for one that is not to be merged."""
-    run = options.get(KEY)
-    return run if isinstance(run, Run) else None
+    from comfy.patcher_extension import WrappersMP, get_wrappers_with_key
+
+    merging = _behind(get_wrappers_with_key(WrappersMP.SAMPLER_SAMPLE, KEY, options))
+    return None if merging is None else merging.run
 
 
 def merging_of(model: Any) -> Merging | None:
     """What the last node before a ModelPatcher asks for."""
-    merging = model.model_options.get("transformer_options", {}).get(KEY)
+    from comfy.patcher_extension import WrappersMP
+
+    return _behind(model.get_wrappers(WrappersMP.SAMPLER_SAMPLE, KEY))
+
+
+def _behind(wrappers: Sequence[Any]) -> Merging | None:
+    """The Merging whose method `sample` is the last of our wrappers."""
+    merging = getattr(wrappers[-1], "__self__", None) if wrappers else None
     return merging if isinstance(merging, Merging) else None
 
 
+# Run by compiled code, a graph's own call would pass what stands inside attention (engine/inner.py) a second time.
+@outside_compile
 def attend_by_pytorch(function: Any, *args: Any, before: Any = None, **kwargs: Any) -> Any:
     """PyTorch's own attention, whichever ComfyUI was started with; within what another node has put around it."""
     from comfy.ldm.modules.attention import attention_pytorch
@@ -156,6 +183,18 @@ def _refuse_caches(options: Mapping[str, Any], step_speedup: float) -> None:
             f"at some steps, and one does not see what the other did. Bypass one of the two nodes, or use Token Merge "
             f"(advanced) with a method that merges tokens and step_speedup 1."
         )
+
+
+def _guard_hooks() -> None:
+    """Have compiled code notice hooks, which come and go with every run: graphs made before are made once more.
+
+    By default torch.compile looks for hooks when a graph is made and never again. A model that was sampled without
+    Token Merge first would then run unmerged with it.
+    """
+    compiler = sys.modules.get("torch._dynamo")  # loaded by the first torch.compile
+    if compiler is not None and compiler.config.skip_nnmodule_hook_guards:
+        compiler.config.skip_nnmodule_hook_guards = False
+        torch.compiler.reset()
 
 
 @contextmanager

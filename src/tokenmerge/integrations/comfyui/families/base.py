@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from tokenmerge.engine.clock import Clock
-from tokenmerge.integrations.comfyui.sampling import KEY, OVERRIDE, Run, attend_by_pytorch, run_of
+from tokenmerge.integrations.comfyui.sampling import OVERRIDE, Run, attend_by_pytorch, run_of
 from tokenmerge.models.base import Call, Family, signature_of
 
 OPTIONS = "transformer_options"
@@ -60,10 +60,8 @@ class ComfyFamily(Family):
 
     def countable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Without the patches and wrappers of other nodes: they would work on tensors that have no values."""
-        options = kwargs.get(OPTIONS) or {}
-        ours = {name: value for name, value in options.items() if name == KEY}
         # Others of ComfyUI's attentions ask for the free memory of the device, and "meta" has none.
-        return {**kwargs, OPTIONS: {**ours, OVERRIDE: attend_by_pytorch}}
+        return {**kwargs, OPTIONS: {OVERRIDE: attend_by_pytorch}}
 
     def _noise_left(self, run: Run | None, options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
         return options.get("sigmas") if run is not None and run.by_sigma else kwargs.get(self.timestep)
