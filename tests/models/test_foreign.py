@@ -143,7 +143,7 @@ def test_the_mask_reaches_an_argument_of_another_name() -> None:
     ("part", "message"),
     [
         (Part(("self",), "attn", mask="4d"), "no argument 'attention_mask'.*x, cos, sin, bias.*mask_argument"),
-        (Part(("self",), "attn", own_keys=True), "no argument 'encoder_hidden_states' for keys"),
+        (Part(("self",), "attn", own_keys=True), "no argument 'encoder_hidden_states' for separate keys"),
         (Part(("self",), "attention"), "has no module 'attention': it has norm1, norm2, attn, mlp"),
         (Part(("itself",), "attn"), "kinds are some of"),
     ],

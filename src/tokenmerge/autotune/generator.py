@@ -101,7 +101,7 @@ class FunctionGenerator:
             ) -> None:
                 calls.append(shapes_of_call(names, family.positions, family.timestep, args, kwargs))
                 call = family.read_call((), named_arguments(module, args, kwargs))
-                self._timesteps.append(TimestepReader().read(call.timestep, family.timestep_rises).value)
+                self._timesteps.append(TimestepReader().read(call.timestep, family.timestep_unit).value)
 
             handles.append(model.register_forward_pre_hook(note, with_kwargs=True))
         try:
