@@ -83,8 +83,8 @@ def test_after_three_full_steps_there_are_no_new_graphs(tiny: Any, scope: Any) -
 # Over 50 steps, for both shapes of block that the model has. ToMA makes plans inside blocks, the others outside.
 GRAPHS = {
     "TileMean": (tm.TileMean(tile=2, min_tokens=16, skip_blocks=0), 3),
-    "SampledKeys": (tm.SampledKeys(outliers=2, min_tokens=16, skip_blocks=0), 8),
-    "ToMA": (tm.ToMA(ratio=0.5, tile=(2, 2), min_tokens=16, skip_blocks=0), 24),
+    "SampledKeys": (tm.SampledKeys(outliers=2, min_tokens=16, skip_blocks=0), 3),
+    "ToMA": (tm.ToMA(ratio=0.5, tile=(2, 2), min_tokens=16, skip_blocks=0), 8),
 }
 
 

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 class AttentionHook:
     """Carries out one row at one attention module. Without a row it does nothing."""
 
-    def __init__(self, session: Session, argument: TokenArgument, module: nn.Module) -> None:
+    def __init__(self, session: Session, name: str, argument: TokenArgument, module: nn.Module) -> None:
         """argument: how the attention is given tokens; read before, because torch.compile cannot follow `inspect`."""
         self.session = session
+        self._name = name  # made before: torch.compile would make a graph for each name that is made inside a block
         self._backend = backend_of(module)  # asked before, because torch.compile cannot follow that either
         self.row: AttentionRow | None = None
         self.group = Group()
@@ -80,7 +81,7 @@ class AttentionHook:
         asked = self._asked(row, args, kwargs)
         fewer = read is not None or asked is not None
         if mask is not None or fewer:
-            refuse_perturbed(row.name, module)
+            refuse_perturbed(self._name, module)
         weights = None if mask is None else self._weights(row, mask, given, args, kwargs)
         if fewer or (weights is not None and (row.part.mask == "inside" or not weights.as_mask)):
             self._enter_inner(row, args, kwargs, read, weights, asked)

@@ -299,7 +299,7 @@ class StackRun:
         own = TokenArgument(argument_names(module))
         begins = part if part.attention is None else None
         argument = own if part.attention else token_argument(block, begins)
-        attention = AttentionHook(self.session, argument, module)
+        attention = AttentionHook(self.session, row.name, argument, module)
         self._place(block.module, path, "before", attention.attend)
         # A mask is an argument, after which nothing is left to do. All else ends with the attention.
         inside = part.mask == "inside" or (row.weighs and row.without_mask)
