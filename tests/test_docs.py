@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -99,3 +100,20 @@ def test_the_table_of_presets_is_up_to_date() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_simulated_figures_of_the_readme_are_those_of_the_file() -> None:
+    simulated = json.loads((ROOT / "benchmarks" / "simulated" / "presets.json").read_text())
+    titles = {"sdxl": "SDXL, 1024 px, 50 steps", "flux": "Flux.1, 1024 px, 28 steps"}
+    expected = []
+    for generation in simulated["generations"]:
+        for preset in ("quality", "balanced", "fast"):
+            rows = [row for row in generation["predictions"] if row["method"] == f"preset {preset}"]
+            cells = [f"{row['eager_speedup']:.2f}x / {row['graph_speedup']:.2f}x" for row in rows]
+            expected.append(f"| {titles[generation['model']]} | {preset} | {' | '.join(cells)} |")
+    found = [
+        line
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith(tuple(f"| {t}" for t in titles.values()))
+    ]
+    assert found == expected
