@@ -1,4 +1,4 @@
-"""evaluate_model: the tables of an evaluation for a model without a pipeline, against a computation of its own."""
+"""evaluate_model: the tables of an evaluation for a model without a pipeline, against a second computation."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ HALF = 0.5  # of the change passed on: less is nearer to none than to all
 
 # The kind of a block, and the path of a part in it, or None for the block itself.
 Place = tuple[type[nn.Module], str | None]
-# A place with all that a family says of it, because a family that was mended needs measuring anew.
+# A place with all that a family says of it, because a family that was mended is measured again.
 Form = tuple[Any, ...]
 # What was found, so that a model is measured once and not whenever merging is applied to it.
 _measured: WeakKeyDictionary[nn.Module, dict[Form, float]] = WeakKeyDictionary()

@@ -112,7 +112,7 @@ class FunctionMaker(ImageMaker):
         return self._calls_per_step
 
     def generate(self, pair: Pair, steps: int) -> tuple[Image.Image, float]:
-        # A cache calibrates on a pair of its own, whose text this function cannot take.
+        # A cache calibrates on its own pair, whose text this function cannot take.
         prompt = self._prompts.get(pair.prompt, next(iter(self._prompts.values())))
         made, seconds = FunctionGenerator(self.pipeline, self._function, {"steps": steps}).timed(prompt, pair.seed)
         return as_image(made), seconds
