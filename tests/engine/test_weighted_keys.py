@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tokenmerge as tm
-from tokenmerge.engine import attention, weighted_keys
-from tokenmerge.engine.attention_backends import PackageKernel, backend_of
-from tokenmerge.engine.weighted_keys import PyTorchKernel, as_on_gpu, attend_weighted
+from tokenmerge.engine import attention
+from tokenmerge.models.attention_backends import PackageKernel, backend_of
+from tokenmerge.ops.weighted_keys import PyTorchKernel, as_on_gpu, attend_weighted, weighs_without_mask
 
 ATTENTION = functional.scaled_dot_product_attention
 FLASH = PyTorchKernel("flash")
@@ -162,12 +162,12 @@ def test_a_small_attention_keeps_its_mask() -> None:
 
 def test_a_gpu_without_flash_attention_keeps_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda:0")
-    assert weighted_keys.weighs_without_mask(device)
+    assert weighs_without_mask(device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for capability, flash in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)
-        assert weighted_keys.weighs_without_mask(device) == flash
-    assert not weighted_keys.weighs_without_mask(torch.device("cpu"))
+        assert weighs_without_mask(device) == flash
+    assert not weighs_without_mask(torch.device("cpu"))
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from tokenmerge.config.interfaces import Layout
 from tokenmerge.engine.arguments import TokenArgument, joined, split_pieces
-from tokenmerge.engine.attention_backends import UNKNOWN, backend_of
 from tokenmerge.engine.compatibility import refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.inner import Asked, InnerAttention, Weights
@@ -21,9 +20,10 @@ from tokenmerge.engine.program import AttentionRow
 from tokenmerge.engine.rotary import derived, rows_of_kept, with_moved
 from tokenmerge.engine.span import refuse_image_mask
 from tokenmerge.engine.state import Group, Memory
-from tokenmerge.engine.weighted_keys import SMALL
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models.arguments import Args, Kwargs, given_argument, with_argument
+from tokenmerge.models.attention_backends import UNKNOWN, backend_of
+from tokenmerge.ops.weighted_keys import SMALL
 
 if TYPE_CHECKING:
     from tokenmerge.engine.session import Session

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from tokenmerge.engine.attention_backends import UNKNOWN, Backend, StandIn
-from tokenmerge.engine.weighted_keys import ATTENTION, Kernel, attend_weighted
+from tokenmerge.models.attention_backends import UNKNOWN, Backend
 from tokenmerge.ops.indexing import tokens_at
+from tokenmerge.ops.weighted_keys import ATTENTION, Kernel, attend_weighted
 
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
@@ -82,8 +82,7 @@ class InnerAttention(TorchFunctionMode):
         self.used = False
         self._kernel = backend.kernel
         # Compiled code would be made for a table that changes while it runs.
-        in_package = backend.is_package and not torch.compiler.is_compiling()
-        self._stand_in = StandIn(backend.name, self._attended_if_meant) if in_package else None
+        self._stand_in = None if torch.compiler.is_compiling() else backend.stand_in(self._attended_if_meant)
 
     def enter(self) -> None:
         self.__enter__()  # type: ignore[no-untyped-call]

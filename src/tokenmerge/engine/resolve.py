@@ -25,10 +25,10 @@ from tokenmerge.engine.program import (
 )
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.subset import key_distance, key_subset
-from tokenmerge.engine.weighted_keys import weighs_without_mask
 from tokenmerge.errors import ConfigError, MergeRuntimeError
 from tokenmerge.methods.references import JoinedLayout, with_references
 from tokenmerge.models.base import Block, Part, chosen_parts
+from tokenmerge.ops.weighted_keys import weighs_without_mask
 
 
 def resolve(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokenmerge.engine.attention import AttentionHook
-from tokenmerge.engine.attention_backends import UNKNOWN, Backend, backend_of
 from tokenmerge.engine.program import AttentionRow
 from tokenmerge.engine.session import Session
+from tokenmerge.models.attention_backends import UNKNOWN, Backend, backend_of
 
 # On a CUDA device, in this order.
 WAYS = {

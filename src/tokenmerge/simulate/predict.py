@@ -19,9 +19,9 @@ from tokenmerge.bench.subject import Subject, placed, subject_of
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.schedule import Kind, Step, steps_of
 from tokenmerge.engine.session import Session
-from tokenmerge.engine.weighted_keys import as_on_gpu
 from tokenmerge.errors import ConfigError, NothingMergedWarning
 from tokenmerge.models import family_of
+from tokenmerge.ops.weighted_keys import as_on_gpu
 from tokenmerge.simulate.devices import Device
 from tokenmerge.simulate.recording import Kernel, Work, record
 from tokenmerge.simulate.timing import device_seconds, eager_seconds

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from tokenmerge.engine.weighted_keys import ATTENTION
+from tokenmerge.ops.weighted_keys import ATTENTION
 
 
 def calling_attention(model: nn.Module, inputs: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> list[str]:

@@ -1,7 +1,8 @@
 """What computes the attention of a module: PyTorch, with or without masks, or a package that diffusers calls instead.
 
 Packages (flash-attn, SageAttention) are functions in a table of diffusers, `set_attention_backend` chooses one. What is
-done inside PyTorch's attention is done inside theirs by standing in that table while the module runs.
+done inside PyTorch's attention is done inside theirs by standing in that table while the module runs. The engine knows
+neither the table nor its names: it asks `backend_of`, and uses what a `Backend` offers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.engine.weighted_keys import Kernel, PyTorchKernel
+from tokenmerge.ops.weighted_keys import Kernel, PyTorchKernel
 
 TABLE = "diffusers.models.attention_dispatch"
 # Packages that take no mask but return sums, and whether those come as (B, L, H): else they are (B, H, L).
@@ -40,12 +41,12 @@ class Backend:
     sums_by: str = ""  # PyTorch's kernel that is asked for sums
 
     @property
-    def is_package(self) -> bool:
-        return self.name in PACKAGES
-
-    @property
     def kernel(self) -> Kernel:
         return PyTorchKernel(self.sums_by)
+
+    def stand_in(self, attended: Callable[..., Tensor | None]) -> StandIn | None:
+        """What calls `attended` in the place of a package; None if PyTorch computes the attention."""
+        return StandIn(self.name, attended) if self.name in PACKAGES else None
 
 
 UNKNOWN = Backend()
