@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# make demo MODEL=photo-flux PROMPT="conference pears" SIZE=256 shows produce.
-MODEL ?= emoji-sd
-PROMPT ?= red apple
-SIZE ?= 512
+# make demo MODEL=emoji-sd PROMPT="red apple" SIZE=512 shows an emoji.
+MODEL ?= photo-flux
+PROMPT ?= red delicious apples
+SIZE ?= 256
 TEST_MINUTES := 10
 # Errors only: some systems add a warning for every package.
 PIP := python -m pip install -qq --disable-pip-version-check

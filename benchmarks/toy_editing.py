@@ -1,6 +1,6 @@
 """What merging reference tokens costs in a toy editing case: the table in docs/quality.md.
 
-emoji-flux was never trained to edit. Here it is given the tokens of a finished image behind its own, as Flux Kontext
+photo-flux was never trained to edit. Here it is given the tokens of a finished image behind its own, as Flux Kontext
 is, and its attention reads them. What is measured is how far the result moves if references, the image or both are
 merged.
 
@@ -21,18 +21,19 @@ from torch import Tensor
 
 import tokenmerge as tm
 from tokenmerge.runtime.fidelity import psnr_of
+from tokenmerge.runtime.generation import guidance_arguments
 from tokenmerge.runtime.pipelines import load_pipeline
 from tokenmerge.testing import Nothing
 
 SIZE, STEPS = 256, 8
 # What is generated, and what the reference shows.
-CASES = ("red apple", "automobile"), ("cat face", "dog face")
+CASES = ("granny smith apples", "lemons"), ("carrots", "kiwis")
 RATIOS = (0.5, 0.75, 0.9375)
 
 
 def generate(pipe: Any, prompt: str, seed: int, **more: Any) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    return pipe(prompt, generator=generator, height=SIZE, width=SIZE, num_inference_steps=STEPS, **more).images[0]
+    settings = {"height": SIZE, "width": SIZE, "num_inference_steps": STEPS, **guidance_arguments(pipe, None), **more}
+    return pipe(prompt, generator=torch.Generator().manual_seed(seed), **settings).images[0]
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def configs() -> Iterator[tuple[str, tm.MergeConfig, float]]:
 
 
 def main(path: str) -> None:
-    pipe = load_pipeline("emoji-flux", "cpu", "float32").pipe
+    pipe = load_pipeline("photo-flux", "cpu", "float32").pipe
     pipe.set_progress_bar_config(disable=True)
     rows: dict[str, list[float]] = {}
     saved: dict[str, float] = {}
@@ -90,7 +91,7 @@ def main(path: str) -> None:
         {"merged": name, "psnr": round(sum(found) / len(found), 2), "multiply_adds_saved": round(saved.get(name, 0), 3)}
         for name, found in rows.items()
     ]
-    made: dict[str, Any] = {"model": "emoji-flux", "size": SIZE, "steps": STEPS, "cases": CASES, "rows": table}
+    made: dict[str, Any] = {"model": "photo-flux", "size": SIZE, "steps": STEPS, "cases": CASES, "rows": table}
     made["versions"] = {name: version(name) for name in ("tokenmerge", "torch", "diffusers")}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(made, file, indent=1)

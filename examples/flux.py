@@ -11,7 +11,7 @@ def load(tiny: bool):
     if tiny:
         from tokenmerge import zoo
 
-        return zoo.load("emoji-flux"), {"num_inference_steps": 6}
+        return zoo.load("photo-flux"), {"num_inference_steps": 6, "negative_prompt": "", "true_cfg_scale": 3.0}
     from diffusers import FluxPipeline
 
     pipe = FluxPipeline.from_pretrained("black-forest-labs/FLUX.1-dev", torch_dtype=torch.bfloat16)
@@ -21,9 +21,9 @@ def load(tiny: bool):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prompt", nargs="?", default="red heart")
+    parser.add_argument("prompt", nargs="?", default="granny smith apples")
     parser.add_argument("--out", default="flux.png")
-    parser.add_argument("--tiny", action="store_true", help="the embedded emoji-flux, on a CPU")
+    parser.add_argument("--tiny", action="store_true", help="the embedded photo-flux, on a CPU")
     args = parser.parse_args(arguments)
 
     pipe, options = load(args.tiny)

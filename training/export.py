@@ -15,7 +15,7 @@ from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.folders import CAPTIONS, WEIGHTS, write_checksums
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
-from training import distil, emoji_flux, emoji_sd, photo_flux
+from training import distil, emoji_sd, photo_flux
 from training.data import work_parser
 from training.recipes import RECIPES
 from training.sampling import load_averaged
@@ -31,7 +31,7 @@ def words_of(tokenizer: CLIPTokenizer, texts: list[str]) -> list[str]:
 
 
 def as_pipeline(
-    model: emoji_sd.EmojiSD | emoji_flux.EmojiFlux | photo_flux.PhotoFlux,
+    model: emoji_sd.EmojiSD | photo_flux.PhotoFlux,
     tokenizer: CLIPTokenizer,
     autoencoder: PatchAutoencoder,
 ) -> DiffusionPipeline:
@@ -47,7 +47,6 @@ def as_pipeline(
             feature_extractor=None,
             requires_safety_checker=False,
         )
-    family = photo_flux if isinstance(model, photo_flux.PhotoFlux) else emoji_flux
     return FluxPipeline(
         vae=autoencoder,
         text_encoder=model.text_encoder,
@@ -55,7 +54,7 @@ def as_pipeline(
         text_encoder_2=model.text_encoder_2,
         tokenizer_2=tokenizer,
         transformer=model.transformer,
-        scheduler=family.build_scheduler(),
+        scheduler=photo_flux.build_scheduler(),
     )
 
 

@@ -49,6 +49,7 @@ IRREGULAR = {
 # What varieties are called in full, if their name in the data set leaves out what they are.
 FULL_NAMES = {"cantaloupe": "cantaloupe melon", "watermelon": "watermelon", "satsumas": "satsuma", "carrots": "carrot"}
 HANDS = Path(__file__).with_name("hands.txt")
+VARIETIES = Path(__file__).with_name("varieties.txt")
 SAME_GROUP = {"Brown-Cap-Mushroom": "Mushroom"}
 
 
@@ -119,9 +120,19 @@ def read_rows(work: Path) -> list[dict[str, str]]:
     return rows
 
 
+def is_learnt(row: dict[str, str]) -> bool:
+    """Whether the photograph shows one of the varieties that the model is trained on."""
+    return phrasings(row)[0] in VARIETIES.read_text().splitlines()
+
+
+def learnt_rows(work: Path) -> list[dict[str, str]]:
+    """The rows of the varieties that the model is trained on."""
+    return [row for row in read_rows(work) if is_learnt(row)]
+
+
 def plain_captions(work: Path) -> list[str]:
-    """The plainest caption of every variety, in alphabetical order."""
-    return sorted({phrasings(row)[0] for row in read_rows(work)})
+    """The plainest caption of every variety that the model is trained on, in alphabetical order."""
+    return sorted({phrasings(row)[0] for row in learnt_rows(work)})
 
 
 def unpack_archive(archive: Path, folder: Path) -> list[dict[str, str]]:
@@ -218,7 +229,7 @@ class Photographs:
         folder = work / "photographs"
         rows = read_rows(work)
         self.maps = torch.load(folder / "alignment.pt", mmap=True) if aligned else None  # (N, D, 17, 17)
-        self.chosen = [index for index, row in enumerate(rows) if "held_back" not in row]
+        self.chosen = [index for index, row in enumerate(rows) if "held_back" not in row and is_learnt(row)]
         if clear is not None:
             self.chosen = choose_clear(folder, [rows[index] for index in self.chosen], self.chosen, clear)
         self.weights = rarity_weights([plain_name(rows[index]) for index in self.chosen])

@@ -15,7 +15,6 @@ from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.folders import WEIGHTS
 from training import distil, photographs
-from training.emoji_flux import EmojiFlux
 from training.emoji_sd import EmojiSD
 from training.images import Images
 from training.photo_flux import PhotoFlux
@@ -81,25 +80,20 @@ class Recipe:
         return kept
 
 
-def _emoji(name: str, network: Callable[[CLIPTokenizer], nn.Module]) -> Recipe:
-    return Recipe(
-        name=name,
-        network=network,
+_ALL = (
+    Recipe(
+        name="emoji-sd",
+        network=EmojiSD,
         captions=emoji_captions,
         texts=lambda work: [text for caption in emoji_captions(work) for text in phrasings(caption)],
         batches=emoji_batches,
         autoencoder="autoencoder",
-    )
-
-
-_ALL = (
-    _emoji("emoji-sd", EmojiSD),
-    _emoji("emoji-flux", EmojiFlux),
+    ),
     Recipe(
         name="photo-flux",
         network=PhotoFlux,
         captions=photographs.plain_captions,
-        texts=lambda work: photographs.all_texts(photographs.read_rows(work)),
+        texts=lambda work: photographs.all_texts(photographs.learnt_rows(work)),
         batches=photo_batches,
         autoencoder="photographs/autoencoder",
     ),

@@ -32,7 +32,7 @@ def test_it_reads_and_builds(path):
     experiment = read_experiment(path)
     assert len(variants_of(experiment)) > 2
     assert len(read_prompts(Path(experiment.prompts.file), None, 64)) == 64
-    assert experiment.model.name in ("emoji-sd", "emoji-sd-4", "emoji-flux")
+    assert experiment.model.name in ("emoji-sd", "emoji-sd-4", "photo-flux")
 
 
 def test_every_front_has_ours_fewer_steps_and_rivals():

@@ -24,7 +24,7 @@ def variant(name: str, saved: float, psnr: float, ours: bool = False, lpips: flo
 def run(*variants: dict[str, Any]) -> dict[str, Any]:
     baseline = {"name": "baseline", "ours": False, "config": None, "metrics": {}}
     image = {"width": 256, "height": 256, "steps": 20}
-    return {"model": "emoji-flux", "image": image, "pairs": 32, "variants": [baseline, *variants]}
+    return {"model": "photo-flux", "image": image, "pairs": 32, "variants": [baseline, *variants]}
 
 
 RUN = run(
@@ -97,9 +97,9 @@ def test_the_command_writes_table_json_and_plots(tmp_path: Path, capsys: pytest.
     assert found["summary"]["multiply-adds"]["cells"] == 8
     assert found["summary"]["multiply-adds"]["not_reached"] == 2
     assert sum(cell["won"] for cell in found["cells"] if cell["axis"] == "multiply-adds") == 6
-    plot = (tmp_path / "out" / "front-emoji-flux-multiply-adds.svg").read_text()
+    plot = (tmp_path / "out" / "front-photo-flux-multiply-adds.svg").read_text()
     assert all(name in plot for name in ("tokenmerge", "fewer steps", "cache", "10 steps", "20 steps"))
-    assert (tmp_path / "out" / "front-emoji-flux-time.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "front-photo-flux-time.png").stat().st_size > 10_000
 
 
 def test_files_that_hold_no_front_are_a_sentence(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ COMPILED_LABELS = ("balanced", "toma-site", "toma-stack")
 # Embedded models with how each is guided by a second prompt, and what generates an image with them.
 IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "emoji-sd": {"guidance_scale": 3.0},
-    "emoji-flux": {"true_cfg_scale": 3.0, "negative_prompt": ""},
+    "photo-flux": {"true_cfg_scale": 3.0, "negative_prompt": ""},
 }
 PRESETS: dict[str, Callable[[Any], tm.MergeConfig]] = {
     "quality": lambda pipe: (

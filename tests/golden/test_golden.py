@@ -19,7 +19,7 @@ def of(group: str) -> dict[str, dict[str, object]]:
 
 
 # One of each way through the engine. `make test-all` computes the others too.
-QUICK = ("sd15", "pixart", "pixart-odd", "flux", "sd3", "sana", "wan", "graphs-flux", "emoji-flux")
+QUICK = ("sd15", "pixart", "pixart-odd", "flux", "sd3", "sana", "wan", "graphs-flux", "photo-flux")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class Photographer:
             with self.opened(dark, **options) as user:
                 user.open_tab("Sweep")
                 user.page.locator("button#sweep").click()
-                user.wait_for_message("5 of 5", tab="sweep")
+                user.wait_for_message("6 of 6", tab="sweep")
                 self._shoot(user, name)
 
     def error(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
+from pathlib import Path
 
 import pytest
+from PIL import Image
 from small_requests import small
 
 from tokenmerge import TileMean, ToDo, ToMA, ToMeSD
@@ -16,7 +19,9 @@ from tokenmerge.methods.named import METHODS, named_config
 from tokenmerge.presets import NAMES, preset
 from tokenmerge.web.bounds import (
     MOST_SWEPT,
+    SWEPT,
     controls_of,
+    first_sweep,
     read,
     read_size,
     read_sweep,
@@ -119,6 +124,50 @@ def test_a_preset_becomes_the_config_of_the_model() -> None:
 def test_the_page_begins_with_the_preset_balanced() -> None:
     controls = pytest.importorskip("tokenmerge.web.controls")
     assert controls.PRESET == "balanced"
+
+
+@pytest.mark.parametrize(
+    ("model", "cache"),
+    [
+        ("emoji-sd", "deepcache"),
+        ("photo-flux", "first-block-cache"),
+        ("my/own", None),
+    ],
+)
+def test_a_sweep_begins_with_ours_and_its_rivals(model: str, cache: str | None) -> None:
+    if cache == "deepcache":
+        pytest.importorskip("DeepCache")
+    chosen = first_sweep(model)
+    assert chosen[:3] == ["preset balanced", "tomesd", "fewer-steps"]
+    assert chosen[3:] == ([] if cache is None else [cache])
+    assert set(chosen) <= set(SWEPT)
+
+
+def test_the_page_has_an_example_before_anything_is_generated() -> None:
+    from tokenmerge.web import example
+
+    images = example.images()
+    assert images is not None
+    assert images[0].size == images[1].size
+    assert "Press Compare for your own" in example.sentence()
+
+
+@pytest.mark.parametrize(("threads", "psnr", "said"), [(1, 41.2, "1 thread, took"), (2, None, "identical")])
+def test_an_example_is_taken_from_a_comparison(
+    threads: int, psnr: float | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenmerge.web import example
+
+    made = {"prompt": "pears", "seed": 1, "steps": 4, "config": {}, "psnr": psnr, "threads": threads}
+    made |= {"model": {"name": "mine", "device": "cpu"}, "best": {"unmerged": 2.0, "merged": 1.0}}
+    made |= {"speedup": {"best": 2.0}}
+    (tmp_path / "compare.json").write_text(json.dumps(made))
+    for name in ("unmerged", "merged"):
+        Image.new("RGB", (64, 64)).save(tmp_path / f"{name}.png")
+    monkeypatch.setattr(example, "FOLDER", tmp_path / "example")
+    example.take(tmp_path)
+    assert example.images() is not None
+    assert said in example.sentence()
 
 
 def test_fewer_steps_leave_out_the_fraction() -> None:

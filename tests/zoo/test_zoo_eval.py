@@ -1,4 +1,4 @@
-"""`tokenmerge eval` and the other commands with an untrained `emoji-flux` in the place of the packaged one."""
+"""`tokenmerge eval` and the other commands with an untrained `photo-flux` in the place of the packaged one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPERIMENT = """
 name = "flux"
 
 [model]
-name = "emoji-flux"
+name = "photo-flux"
 device = "cpu"
 
 [prompts]
@@ -49,8 +49,8 @@ destinations = true
 
 
 @pytest.fixture
-def embedded(fresh_flux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenmerge.zoo.folders.WEIGHTS", fresh_flux.parent)
+def embedded(fresh_photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenmerge.zoo.folders.WEIGHTS", fresh_photo.parent)
 
 
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_an_experiment_runs_and_is_guided(tmp_path: Path, monkeypatch: pytest.Mo
     assert main(["eval", str(tmp_path / "experiment.toml"), "--out", str(tmp_path / "run")]) == 0
     assert all(call["true_cfg_scale"] == 3 and call["negative_prompt"] == "" for call in given)
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert (found["model"], found["pairs"], found["cut_prompts"]) == ("emoji-flux", 2, 1)
+    assert (found["model"], found["pairs"], found["cut_prompts"]) == ("photo-flux", 2, 1)
     assert 5 < found["variants"][1]["metrics"]["psnr"]["value"] < 99  # another image, of the same noise
     drawn = {file.stem for file in (tmp_path / "run" / "figures").iterdir()}
     assert drawn == {"quality-time", "hidden-states", "destinations"}
@@ -85,13 +85,13 @@ def test_an_experiment_runs_and_is_guided(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("embedded")
 def test_what_flux_would_pass_over_in_silence_is_a_sentence() -> None:
-    loaded = load_pipeline("emoji-flux", "cpu")
+    loaded = load_pipeline("photo-flux", "cpu")
     assert guidance_arguments(loaded.pipe, None) == {"true_cfg_scale": 3.0, "negative_prompt": ""}  # its own
     assert guidance_arguments(loaded.pipe, 3.0, "cat") == {"true_cfg_scale": 3.0, "negative_prompt": "cat"}
     check_request(loaded, ImageRequest("red heart", negative="cat", guidance=3.0))
-    with pytest.raises(UsageError, match="emoji-flux reads a negative prompt only where guidance is above 1"):
+    with pytest.raises(UsageError, match="photo-flux reads a negative prompt only where guidance is above 1"):
         check_request(loaded, ImageRequest("red heart", negative="cat", guidance=1.0))
     loaded.pipe.transformer.register_to_config(guidance_embeds=True)  # as Flux dev
     assert guidance_arguments(loaded.pipe, 3.0) == {"guidance_scale": 3.0}
-    with pytest.raises(UsageError, match="emoji-flux is guided without a negative prompt"):
+    with pytest.raises(UsageError, match="photo-flux is guided without a negative prompt"):
         check_request(loaded, ImageRequest("red heart", negative="cat", guidance=3.0))

@@ -22,7 +22,7 @@ def copy(fresh_sd: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(fresh_sd, tmp_path / "emoji-sd"))
 
 
-@pytest.mark.parametrize("name", ["fresh_sd", "fresh_flux"])
+@pytest.mark.parametrize("name", ["fresh_sd", "fresh_photo"])
 def test_every_part_is_float32_though_the_files_are_half(name: str, request: pytest.FixtureRequest) -> None:
     import torch
     from safetensors.torch import load_file
@@ -36,14 +36,14 @@ def test_every_part_is_float32_though_the_files_are_half(name: str, request: pyt
 
 
 @pytest.mark.parametrize("side", [256, 512])
-@pytest.mark.parametrize("name", ["fresh_sd", "fresh_flux"])
+@pytest.mark.parametrize("name", ["fresh_sd", "fresh_photo"])
 def test_draws_at_both_sizes(name: str, side: int, request: pytest.FixtureRequest) -> None:
     pipe = load_folder(request.getfixturevalue(name))
     image = pipe("red heart", height=side, width=side, num_inference_steps=1).images[0]
     assert image.size == (side, side)
 
 
-@pytest.mark.parametrize("name", ["fresh_sd", "fresh_flux"])
+@pytest.mark.parametrize("name", ["fresh_sd", "fresh_photo"])
 def test_native_size_is_256(name: str, request: pytest.FixtureRequest) -> None:
     assert load_folder(request.getfixturevalue(name))("red heart", num_inference_steps=1).images[0].size == (256, 256)
 
@@ -60,28 +60,28 @@ def test_plain_diffusers_generates_the_same_image(fresh_sd: Path) -> None:
     np.testing.assert_allclose(images[0], images[1], atol=1e-5)
 
 
-def test_plain_diffusers_loads_in_a_fresh_process(fresh_sd: Path, fresh_flux: Path) -> None:
+def test_plain_diffusers_loads_in_a_fresh_process(fresh_sd: Path, fresh_photo: Path) -> None:
     code = (
         "import sys, tokenmerge; from diffusers import DiffusionPipeline;"
         "print(*[type(DiffusionPipeline.from_pretrained(folder).vae).__name__ for folder in sys.argv[1:]])"
     )
-    words = [sys.executable, "-c", code, str(fresh_sd), str(fresh_flux)]
+    words = [sys.executable, "-c", code, str(fresh_sd), str(fresh_photo)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["PatchAutoencoder", "PatchAutoencoder"]
 
 
-def test_plain_diffusers_draws_with_flux(fresh_flux: Path) -> None:
+def test_plain_diffusers_draws_with_flux(fresh_photo: Path) -> None:
     import torch
     from diffusers import DiffusionPipeline, FluxPipeline
 
-    pipe = DiffusionPipeline.from_pretrained(fresh_flux).to(torch.float32)
+    pipe = DiffusionPipeline.from_pretrained(fresh_photo).to(torch.float32)
     assert isinstance(pipe, FluxPipeline)
     image = pipe("cat face", height=256, width=256, num_inference_steps=1, max_sequence_length=16).images[0]
     assert image.size == (256, 256)
 
 
-def test_flux_reads_as_many_text_tokens_as_it_was_trained_with(fresh_flux: Path) -> None:
-    pipe = load_folder(fresh_flux)
+def test_flux_reads_as_many_text_tokens_as_it_was_trained_with(fresh_photo: Path) -> None:
+    pipe = load_folder(fresh_photo)
     text, _, text_ids = pipe.encode_prompt("red heart", "red heart")
     assert text.shape[1] == len(text_ids) == pipe.tokenizer.model_max_length == 16
 
@@ -130,8 +130,8 @@ def test_a_wrong_name_gets_a_suggestion() -> None:
 def test_absent_weights_are_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(folders, "WEIGHTS", tmp_path)
     assert zoo.list_models() == []
-    with pytest.raises(ModelLoadError, match="weights of 'emoji-flux' are not in this installation"):
-        zoo.load("emoji-flux")
+    with pytest.raises(ModelLoadError, match="weights of 'photo-flux' are not in this installation"):
+        zoo.load("photo-flux")
 
 
 def test_load_finds_the_model_by_name(monkeypatch: pytest.MonkeyPatch, fresh_sd: Path) -> None:

@@ -15,7 +15,7 @@ MODELS = zoo.list_models()
 pytestmark = pytest.mark.skipif(not MODELS, reason="no weights in this installation")
 
 
-EMOJI_STEPS = {"emoji-sd": 8, "emoji-sd-4": 4, "emoji-flux": 8}
+EMOJI_STEPS = {"emoji-sd": 8, "emoji-sd-4": 4}
 
 
 def test_all_together_stay_under_sixty_megabytes_in_a_wheel() -> None:

@@ -13,7 +13,7 @@ from tokenmerge.zoo.loading import load_folder
 from tokenmerge.zoo.prompts import unknown_words_message
 
 
-@pytest.fixture(scope="module", params=["fresh_sd", "fresh_flux"])
+@pytest.fixture(scope="module", params=["fresh_sd", "fresh_photo"])
 def pipe(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
     return load_folder(request.getfixturevalue(request.param))
 

@@ -14,7 +14,6 @@ import torch
 from training.courtesy import cores_used_by_others
 from training.data import caption_of, wanted_captions
 from training.distil import ddim_step, level_times, velocity_to
-from training.emoji_flux import image_ids
 from training.emoji_sd import EmojiSD, InnerUNet, build_unet
 from training.images import Images
 from training.inception import frechet_distance, rank_of_own_image
@@ -57,13 +56,7 @@ def test_packing_is_that_of_the_pipeline() -> None:
     assert torch.equal(pack(latents), theirs)
     assert torch.equal(unpack(pack(latents), 4), latents)
     ids = FluxPipeline._prepare_latent_image_ids(1, 16, 16, "cpu", torch.float32)
-    assert torch.equal(image_ids(16), ids)
-
-
-def test_small_images_are_spread_over_the_native_positions() -> None:
-    small, native = image_ids(8), image_ids(16)
-    assert small.mean(0).tolist() == native.mean(0).tolist()
-    assert small[1, 2] - small[0, 2] == 2
+    assert torch.equal(grid_ids(spread_positions(16, 16)), ids)
 
 
 @pytest.mark.parametrize("dropped", [1, 2])

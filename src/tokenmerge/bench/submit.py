@@ -19,7 +19,7 @@ from tokenmerge.runtime.machine import describe_machine
 from tokenmerge.runtime.pipelines import load_pipeline
 
 FORMAT = 1
-IMAGE_MODELS = ("emoji-sd", "emoji-flux")  # embedded, so that everybody has the same weights
+IMAGE_MODELS = ("emoji-sd", "photo-flux")  # embedded, so that everybody has the same weights
 PROMPT = "red apple"
 PRESETS = {f"preset {name}": {"preset": name} for name in NAMES}
 

@@ -52,7 +52,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         default="sd15",
-        help="sd15, sd21, sdxl, pixart, sd3-medium, flux, ... with random weights; or emoji-sd, emoji-flux, photo-flux "
+        help="sd15, sd21, sdxl, pixart, sd3-medium, flux, ... with random weights; or emoji-sd, photo-flux "
         "or a folder with a diffusers model (default: sd15)",
     )
     parser.add_argument("--size", help="pixels: 768, or 768x512 for width x height (default: the model's own)")

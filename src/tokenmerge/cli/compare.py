@@ -156,6 +156,8 @@ def _save(folder: Path, pair: Pair, result: dict[str, Any]) -> None:
 def _print_table(result: dict[str, Any], pair: Pair, folder: Path) -> None:
     from tabulate import tabulate
 
+    from tokenmerge.report.terminal import filled
+
     best, median = result["best"], result["median"]
     rows = [
         ["unmerged", f"{best['unmerged']:.2f}", f"{median['unmerged']:.2f}", "1.00x", "", ""],
@@ -171,12 +173,13 @@ def _print_table(result: dict[str, Any], pair: Pair, folder: Path) -> None:
     headers = ["", "best s", "median s", "speed-up", "PSNR", "SSIM"]
     width, height = result["size"]
     prompt = shown_plainly(result["prompt"])
-    print(
+    asked = (
         f"{result['model']['name']}, “{prompt}”, {width} x {height} px, {result['steps']} steps, "
         f"seed {result['seed']}, {result['model']['device']}, {result['model']['dtype']}"
     )
+    print(filled(asked))
     print(tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=("left", *["right"] * 5)))
-    print(_what_was_timed(result, pair))
+    print(filled(_what_was_timed(result, pair)))
     print(f"Written to {folder}: unmerged.png, merged.png, side_by_side.png, compare.json")
     sys.stdout.flush()
 

@@ -33,7 +33,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--batch", default="1", metavar="N", help="images at once; guidance doubles them in most models (default: 1)"
     )
     parser.add_argument(
-        "--steps", metavar="N", help="of the image; of few steps more run whole, and less is saved (default: many)"
+        "--steps",
+        metavar="N",
+        help="of the image; with few steps more of them run full, and less is saved (default: many)",
     )
     options.add_method_options(parser)
     parser.add_argument(
@@ -56,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from tokenmerge.autotune.break_even import worthwhile
     from tokenmerge.presets import preset
     from tokenmerge.report.explain import native_size
+    from tokenmerge.report.terminal import filled
     from tokenmerge.runtime.denoisers import load_denoiser_on_meta
     from tokenmerge.runtime.generation import MOST_STEPS
 
@@ -66,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     handle = apply(model, worthwhile(model, settled, (height, width), batch) if args.measure else settled)
     print("counting multiply-adds ...", file=sys.stderr)
     explanation = handle.explain(size=(height, width), batch=batch, steps=steps)
-    print(json.dumps(explanation.to_dict(), indent=2) if args.json else explanation)
+    print(json.dumps(explanation.to_dict(), indent=2) if args.json else filled(str(explanation)))
     return 0
 
 

@@ -53,7 +53,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="folder of a diffusers model, hub id, an embedded model (emoji-sd, emoji-sd-4, emoji-flux, photo-flux) "
+        help="folder of a diffusers model, hub id, an embedded model (emoji-sd, emoji-sd-4, photo-flux) "
         "or tiny-random (default: emoji-sd where its weights are installed, else tiny-random)",
     )
     group.add_argument("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 or mps (default: the best there is)")

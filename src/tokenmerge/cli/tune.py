@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         writable_folder(file.parent)
 
     from tokenmerge.autotune.tune import tune
+    from tokenmerge.report.terminal import filled
     from tokenmerge.runtime.generation import ImageRequest, check_request, guidance_arguments
     from tokenmerge.runtime.pipelines import load_pipeline
 
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**found.to_dict(), "file": None if file is None else str(file)}, indent=2))
     else:
-        print(found)
+        print(filled(str(found)))
         if file is not None:
             print(f"Written to {file}: use it with --config {file}")
     return 0

@@ -1,4 +1,4 @@
-"""Tables that fit a terminal."""
+"""Tables and sentences that fit a terminal."""
 
 from __future__ import annotations
 
@@ -32,3 +32,18 @@ def fitted(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
         for row in rows
     ]
     return tabulate(wrapped, headers, tablefmt="simple", disable_numparse=True)
+
+
+def filled(text: str) -> str:
+    """The text with lines of at most 100 columns; what a line goes on with is indented.
+
+    >>> print(filled("schedule: " + "word " * 20))
+    schedule: word word word word word word word word word word word word word word word word word word
+      word word
+    """
+    return "\n".join(
+        textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        if len(line) > WIDTH
+        else line
+        for line in text.splitlines()
+    )

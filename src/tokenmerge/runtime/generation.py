@@ -82,7 +82,7 @@ def guided_by_second_call(pipe: Any) -> bool:
     """Whether `true_cfg_scale` is this pipeline's guidance.
 
     Flux and Qwen-Image have two kinds. `guidance_scale` is for weights that take it as an input. Others, such as
-    Flux schnell and emoji-flux, ignore it, and are guided by a second call at each step.
+    Flux schnell and photo-flux, ignore it, and are guided by a second call at each step.
     """
     if not takes(pipe, "true_cfg_scale"):
         return False

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from tokenmerge.accelerations.base import Acceleration
@@ -16,6 +17,7 @@ from tokenmerge.errors import UsageError
 from tokenmerge.methods.named import METHODS, named_config, takes_ratio
 from tokenmerge.presets import NAMES, preset
 from tokenmerge.runtime.generation import LARGEST_SEED, LATENT, ImageRequest, check_size
+from tokenmerge.zoo.folders import NAMES as EMBEDDED
 
 LONGEST_PROMPT = 1000
 MOST_STEPS = 100
@@ -28,10 +30,21 @@ MOST_SWEPT = 24
 OWN = "my own"  # an entry after the presets: the settings below it count
 PRESETS_SWEPT = {f"preset {name}": name for name in NAMES}
 # Ours, then what else makes a pipeline faster: fewer steps, and a cache for UNets and one for transformers.
-SWEPT = (*PRESETS_SWEPT, *METHODS, FEWER_STEPS, "deepcache", "first-block-cache")
+UNET_CACHE, TRANSFORMER_CACHE = "deepcache", "first-block-cache"
+SWEPT = (*PRESETS_SWEPT, *METHODS, FEWER_STEPS, UNET_CACHE, TRANSFORMER_CACHE)
 
 # The controls of the page that are options of a method. Not every method has each.
 METHOD_CONTROLS = ("tile", "region", "scope", "parts", "select_every")
+
+
+def first_sweep(model: str) -> list[str]:
+    """What a sweep begins with: ours and its rivals, with the cache that fits if the model is an embedded one."""
+    chosen = ["preset balanced", "tomesd", FEWER_STEPS]
+    if model in EMBEDDED and "flux" in model:
+        chosen.append(TRANSFORMER_CACHE)
+    elif model in EMBEDDED and find_spec("DeepCache") is not None:
+        chosen.append(UNET_CACHE)
+    return chosen
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,13 @@ def sentence() -> str:
     if not (FOLDER / FACTS).is_file():
         return words.NO_RESULT
     facts = json.loads((FOLDER / FACTS).read_text(encoding="utf-8"))
-    return words.EXAMPLE_RESULT.format(**facts)
+    threads = facts["threads"]
+    # Images that are equal have no PSNR.
+    shown = {
+        "threads": f"{threads} thread{'' if threads == 1 else 's'}",
+        "closeness": "identical" if facts["psnr"] is None else f"{facts['psnr']:.0f} dB",
+    }
+    return words.EXAMPLE_RESULT.format(**facts | shown)
 
 
 def take(folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from tokenmerge.accelerations.named import FEWER_STEPS
+from tokenmerge.runtime.pipelines import default_model
 from tokenmerge.web import bounds, controls, example, handlers, words
 from tokenmerge.web.handlers import Handlers
 from tokenmerge.web.quiet import answer_quietly, answered
@@ -38,7 +38,7 @@ def build_page(studio: Studio, model: str | None, folder: Path) -> gr.Blocks:
             with gr.Tab("Look inside", id="inside"):
                 _inside_tab(handle, asked)
             with gr.Tab("Sweep", id="sweep"):
-                _sweep_tab(handle, asked)
+                _sweep_tab(handle, asked, model)
         page.unload(handlers.leave)
     answer_quietly(page)
     page.queue(default_concurrency_limit=1, api_open=False)
@@ -230,12 +230,12 @@ def _panel(label: str, elem_id: str, note: str) -> Any:
     )
 
 
-def _sweep_tab(handle: Handlers, asked: controls.Controls) -> None:
+def _sweep_tab(handle: Handlers, asked: controls.Controls, model: str | None) -> None:
     wanted = gr.State(None)
     gr.HTML(f'<p class="tm-lead">{words.SWEEP}</p>')
     methods = gr.CheckboxGroup(
         list(bounds.SWEPT),
-        value=["preset balanced", "tomesd", FEWER_STEPS],
+        value=bounds.first_sweep(default_model() if model is None else model),
         label="Methods",
         info=words.SWEEP_METHODS,
         elem_id="sweep-methods",

@@ -53,8 +53,8 @@ SWEEP_RATIOS = "Fraction of tokens merged away; of fewer-steps the fraction of s
 
 DIVIDER = "Drag it here or in the image: unmerged on its left, merged on its right."
 EXAMPLE_RESULT = (
-    "An example from the package: “{prompt}”, {steps} steps of {model} on a {device} with {threads} threads took "
-    "{unmerged:.1f} s unmerged and {merged:.1f} s merged, {speedup:.1f}x, {psnr:.0f} dB. Press Compare for your own."
+    "An example from the package: “{prompt}”, {steps} steps of {model} on {device}, {threads}, took "
+    "{unmerged:.1f} s unmerged and {merged:.1f} s merged, {speedup:.1f}x, {closeness}. Press Compare for your own."
 )
 NO_RESULT = "Press Compare, and both images appear here with a divider between them."
 EXAMPLES = (

@@ -1,8 +1,8 @@
 """The embedded models: small, and loaded without a download.
 
 `emoji-sd` is a Stable Diffusion pipeline trained on 3D emoji (UNet, 1,024 tokens at 256 px and 4,096 at 512 px).
-`emoji-flux` is a Flux pipeline trained on the same (transformer, 256 and 1,024 image tokens). `photo-flux` is a Flux
-pipeline trained on photographs of fruit and vegetables (1,024 and 4,096 image tokens). All run in float32 on a CPU.
+`photo-flux` is a Flux pipeline trained on photographs of fruit and vegetables (transformer, as many image tokens). Both
+run in float32 on a CPU.
 """
 
 from tokenmerge.zoo.folders import folder_of, known_captions, list_models

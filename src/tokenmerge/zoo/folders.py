@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenmerge.errors import ModelLoadError
 
-NAMES = ("emoji-sd", "emoji-sd-4", "emoji-flux", "photo-flux")
+NAMES = ("emoji-sd", "emoji-sd-4", "photo-flux")
 # Models of few steps: name -> the model whose LoRA they are, and its steps.
 FEW_STEPS = {"emoji-sd-4": ("emoji-sd", 4)}
 WEIGHTS = Path(__file__).with_name("weights")

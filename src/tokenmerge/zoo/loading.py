@@ -16,7 +16,7 @@ NATIVE_SIZE = 256
 
 
 def load(name: str = "emoji-sd", steps: int | None = None) -> DiffusionPipeline:
-    """The embedded model `name` ("emoji-sd", "emoji-flux" or "photo-flux") in float32, ready to run.
+    """The embedded model `name` ("emoji-sd" or "photo-flux") in float32, ready to run.
 
     Its images are 256 x 256 unless asked otherwise; 512 x 512 works too. A prompt with words the model has
     never seen gives an `UnknownWordWarning` that lists near known ones.

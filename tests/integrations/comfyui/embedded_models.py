@@ -1,4 +1,4 @@
-"""The embedded emoji-flux in ComfyUI's own classes: a trained model, for what random weights cannot show."""
+"""The embedded photo-flux in ComfyUI's own classes: a trained model, for what random weights cannot show."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from tokenmerge import zoo
 
 @lru_cache
 def pipeline() -> Any:
-    pipe = zoo.load("emoji-flux")
+    pipe = zoo.load("photo-flux")
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
-def emoji_flux() -> Any:
+def channels() -> int:
+    """Channels of its latents, fewer than those of a full Flux."""
+    return int(pipeline().vae.config.latent_channels)
+
+
+def photo_flux() -> Any:
     """As a ModelPatcher. Its heads are narrower than those by which ComfyUI recognises a Flux."""
     other = pipeline().transformer
     heads, width = other.config.num_attention_heads, other.config.attention_head_dim
     config = {
-        "in_channels": 16,
-        "out_channels": 16,
+        "in_channels": channels(),
+        "out_channels": channels(),
         "patch_size": 2,
         "vec_in_dim": other.config.pooled_projection_dim,
         "context_in_dim": other.config.joint_attention_dim,
