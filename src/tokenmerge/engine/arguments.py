@@ -77,7 +77,9 @@ class TokenArgument:
         return channels.reshape(*channels.shape[:2], *(grid if whole else (-1, *[1] * (dimensions - 3))))
 
     def _name_in(self, kwargs: Kwargs) -> str:
-        return self.name or next((name for name in self.names[:1] if name in kwargs), "hidden_states")
+        if self.name:
+            return self.name
+        return self.names[0] if self.names and self.names[0] in kwargs else "hidden_states"
 
 
 def token_argument(block: Block, part: Part | None = None) -> TokenArgument:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from tokenmerge.engine.session import Session
 
 
+class _Called(NamedTuple):
+    """What the attention is called with, read once a call: every look-up here is Python time for each attention."""
+
+    tokens: Tensor  # (B, L, C)
+    before: int  # keys that are not of the grid, before and behind those of the grid
+    behind: int
+
+
 class AttentionHook:
     """Carries out one row at one attention module. Without a row it does nothing."""
 
@@ -38,6 +46,7 @@ class AttentionHook:
         self._name = name  # made before: torch.compile would make a graph for each name that is made inside a block
         self._backend = backend_of(module)  # asked before, because torch.compile cannot follow that either
         self.row: AttentionRow | None = None
+        self._acts_inside = False
         self.group = Group()
         self.memory: Memory | None = None
         self._argument, self._names = argument, argument.names
@@ -46,6 +55,7 @@ class AttentionHook:
 
     def hand(self, row: AttentionRow | None, group: Group, memory: Memory | None) -> None:
         self.row, self.group, self.memory = row, group, memory
+        self._acts_inside = row is not None and row.acts_inside
         self.forget_interrupted()
 
     def attend(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
@@ -53,22 +63,23 @@ class AttentionHook:
         row = self.row
         if row is None:
             return None
-        self.forget_interrupted()
-        if not torch.compiler.is_compiling():
+        if self._inner is not None:
+            self.forget_interrupted()
+        if self._acts_inside and not torch.compiler.is_compiling():
             self._backend = backend_of(module)
         if row.subset is not None:
             context = self._argument.read(args, kwargs).index_select(1, row.subset)
             return with_argument(self._names, args, kwargs, row.part.context_argument, context)
         if row.records:
-            self._enter_inner(row, args, kwargs, asked=Asked(None, self._record_answers))
+            self._enter_inner(row, self._called(row, args, kwargs), args, kwargs, Asked(None, self._record_answers))
             return None
         return self._attend_merged(row, module, args, kwargs)
 
     def _attend_merged(self, row: AttentionRow, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        names = self._names
+        names, called = self._names, self._called(row, args, kwargs)
         if row.given == row.layout.tokens and not torch.compiler.is_compiling():
             # No span merges before it, so it says how many queries it was asked.
-            self.session.noted[row] = self._argument.read(args, kwargs).shape[1] - row.given + row.layout.kept
+            self.session.noted[row] = called.tokens.shape[1] - row.given + row.layout.kept
         if row.moves_rotary:
             assert row.block.rotary is not None
             name = row.block.rotary.attention_argument or row.block.rotary.argument
@@ -76,15 +87,15 @@ class AttentionHook:
         # A mask over text alone stays: the attention itself goes on to the image.
         of_text = row.part.text_mask or "self" not in row.part.kinds
         given = None if of_text else given_argument(names, args, kwargs, row.part.mask_argument)
-        mask = self._mask(row, given, args, kwargs)
-        read = self._read(row, args, kwargs)
-        asked = self._asked(row, args, kwargs)
+        mask = self._mask(row, given, called)
+        read = self._read(row, called)
+        asked = self._asked(row, called)
         fewer = read is not None or asked is not None
         if mask is not None or fewer:
             refuse_perturbed(self._name, module)
-        weights = None if mask is None else self._weights(row, mask, given, args, kwargs)
+        weights = None if mask is None else self._weights(row, mask, given, called)
         if fewer or (weights is not None and (row.part.mask == "inside" or not weights.as_mask)):
-            self._enter_inner(row, args, kwargs, read, weights, asked)
+            self._enter_inner(row, called, args, kwargs, asked, read, weights)
             # One that was given (Qwen-Image's is, in diffusers before 0.39) is in ours, and as long as all tokens.
             ours = mask is not None and given is not None
             return with_argument(names, args, kwargs, row.part.mask_argument, None) if ours else (args, kwargs)
@@ -124,20 +135,20 @@ class AttentionHook:
     def _enter_inner(
         self,
         row: AttentionRow,
+        called: _Called,
         args: Args,
         kwargs: Kwargs,
+        asked: Asked | None,
         read: Tensor | None = None,
         weights: Weights | None = None,
-        asked: Asked | None = None,
     ) -> None:
-        before, behind = self._other_keys(row, args, kwargs)
         self._inner = InnerAttention(
             self._argument.given(args, kwargs),
-            before + row.given + behind,
+            called.before + row.given + called.behind,
             read,
             weights,
             asked,
-            before=before,
+            before=called.before,
             alone=row.given + row.trailing,
             cached=row.part.cached_keys,
             keys=row.layout.kept_keys if row.part.own_keys else None,
@@ -145,7 +156,7 @@ class AttentionHook:
         )
         self._inner.enter()
 
-    def _read(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> Tensor | None:
+    def _read(self, row: AttentionRow, called: _Called) -> Tensor | None:
         """(B, K) which keys of its sequence the attention reads; None where it reads all."""
         if not row.reads:
             return None
@@ -155,9 +166,9 @@ class AttentionHook:
                 f"this model computes queries and keys from the same tokens, so keys can only be sampled, not "
                 f"averaged, and {type(self.session.config).__name__} averages them: use SampledKeys or ToDo."
             )
-        return self._in_sequence(row, keys.destinations, args, kwargs)
+        return self._in_sequence(row, keys.destinations, called)
 
-    def _asked(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> Asked | None:
+    def _asked(self, row: AttentionRow, called: _Called) -> Asked | None:
         """Which queries of its sequence the attention is asked; None where it is asked all that it is given."""
         if not row.asks:
             return None
@@ -169,7 +180,7 @@ class AttentionHook:
             grid = unmerge_corrected(queries, grid, self.memory)
             return joined(before, grid, behind) if row.placement is None else row.placement.joined(before, grid)
 
-        return Asked(self._in_sequence(row, queries.destinations, args, kwargs), spread)
+        return Asked(self._in_sequence(row, queries.destinations, called), spread)
 
     def _record_answers(self, answers: Tensor) -> Tensor:
         row = self.row
@@ -184,15 +195,15 @@ class AttentionHook:
         record_full(self.memory, grid)
         return answers
 
-    def _in_sequence(self, row: AttentionRow, indices: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
+    def _in_sequence(self, row: AttentionRow, indices: Tensor, called: _Called) -> Tensor:
         """(B, M) among the tokens of the grid -> (B, M + others): the same in the whole sequence, and all others."""
-        before, behind = self._other_keys(row, args, kwargs)
+        before, behind = called.before, called.behind
         if row.placement is not None and row.full:
             return row.placement.indices(indices, before + row.given)
         others = torch.arange(before + row.given + behind, device=indices.device).expand(indices.shape[0], -1)
         return torch.cat([others[:, :before], indices + before, others[:, before + row.given :]], dim=1)
 
-    def _mask(self, row: AttentionRow, given: Tensor | None, args: Args, kwargs: Kwargs) -> Tensor | None:
+    def _mask(self, row: AttentionRow, given: Tensor | None, called: _Called) -> Tensor | None:
         """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
         keys = self._operators.keys
         mass = keys.mass if keys is not None and row.weighs else None
@@ -200,8 +211,7 @@ class AttentionHook:
             return None
         if given is not None and row.part.text == "none":
             refuse_image_mask(row.block.name)
-        tokens = self._argument.read(args, kwargs)
-        before, behind = self._other_keys(row, args, kwargs)
+        tokens, before, behind = called
         flat = row.part.mask == "3d" and not row.reads
 
         def weights() -> Tensor:
@@ -217,12 +227,12 @@ class AttentionHook:
             given = row.placement.mask_last(given)
         return made + _shortened(given, before, behind, row.layout, made.dtype)
 
-    def _weights(self, row: AttentionRow, mask: Tensor, given: Tensor | None, args: Args, kwargs: Kwargs) -> Weights:
+    def _weights(self, row: AttentionRow, mask: Tensor, given: Tensor | None, called: _Called) -> Weights:
         """The mask as weights of keys, and whether they reach the attention as a mask."""
-        before, behind = self._other_keys(row, args, kwargs)
+        tokens, before, behind = called
         backend = self._backend
         known = row.part.mask == "inside" or backend is not UNKNOWN
-        samples, _, channels = self._argument.read(args, kwargs).shape
+        samples, _, channels = tokens.shape
         work = 2 * samples * channels * (before + row.given + behind) * mask.shape[-1]
         if not torch.compiler.is_compiling():
             self.is_small = work < SMALL
@@ -233,16 +243,15 @@ class AttentionHook:
         image = (before, before + row.layout.kept_keys) if row.layout.equal_mass and before + behind else None
         return Weights(mask if mask.dim() == 4 else mask[:, None], image, as_mask=False)
 
-    def _other_keys(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> tuple[int, int]:
-        """How many keys that are not of the grid stand before and behind those of the grid."""
-        if row.part.own_keys:
-            return 0, 0
+    def _called(self, row: AttentionRow, args: Args, kwargs: Kwargs) -> _Called:
         tokens = self._argument.read(args, kwargs)
+        if row.part.own_keys:
+            return _Called(tokens, 0, 0)
         text = given_argument(self._names, args, kwargs, row.part.context_argument)
         # Some pass the same tokens once more, for keys.
         others = tokens.shape[1] - row.called_with + (0 if text is None or text is tokens else text.shape[1])
         behind = others if row.part.text == "last" else row.trailing
-        return others - behind, behind
+        return _Called(tokens, others - behind, behind)
 
     def _moved(self, row: AttentionRow, rows: Any) -> Any:
         rows = rows if row.placement is None else row.placement.grid_last(rows)

@@ -124,6 +124,12 @@ class AttentionRow:
         return self.layout.tokens if self.merged_inside else self.given
 
     @property
+    def acts_inside(self) -> bool:
+        """Whether something may be done inside the attention itself. A mask is an argument, and all else is not."""
+        weighs_inside = self.part.mask == "inside" or (self.weighs and self.without_mask)
+        return self.records or self.reads or self.asks or weighs_inside
+
+    @property
     def name(self) -> str:
         return self.block.path(self.part)
 

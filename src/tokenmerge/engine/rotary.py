@@ -57,11 +57,11 @@ def with_moved(
     move: Callable[[Any], Any],
 ) -> tuple[Args, Kwargs]:
     """The arguments of a call with its position embeddings moved; one that is several arguments is moved as a tuple."""
-    several = (name,) if isinstance(name, str) else name
-    rows = tuple(given_argument(names, args, kwargs, each) for each in several)
-    given = rows[0] if isinstance(name, str) else rows
-    moved = derived(group, (key, name), rows[0], lambda: move(given))
-    for each, value in zip(several, (moved,) if isinstance(name, str) else moved, strict=True):
+    if isinstance(name, str):  # all but one family: no loop, because this runs for every block
+        given = given_argument(names, args, kwargs, name)
+        return with_argument(names, args, kwargs, name, derived(group, (key, name), given, lambda: move(given)))
+    rows = tuple(given_argument(names, args, kwargs, each) for each in name)
+    for each, value in zip(name, derived(group, (key, name), rows[0], lambda: move(rows)), strict=True):
         args, kwargs = with_argument(names, args, kwargs, each, value)
     return args, kwargs
 

@@ -6,7 +6,7 @@ save_pretrained never sees them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -86,6 +86,7 @@ class Session:
         if not any(tried):
             raise NothingMergedError(f"nothing would be merged in {type(model).__name__}: ratio is 0 at every step.")
         self.stacks = self._runs_of(stacks)
+        self._modules = (model, *(module for stack in self.stacks for module in stack.modules()))
         self._knows_residuals = family.known_residuals or not config.merges_queries or inspected is not None
 
     def _runs_of(self, stacks: list[Stack]) -> list[StackRun]:
@@ -132,7 +133,7 @@ class Session:
             self._measure_residuals(args, kwargs)
         for stack in self.stacks:
             stack.follow_changes()
-        self.compiled = is_compiled(self._modules())
+        self.compiled = is_compiled(self._modules)
         if self.compiled:
             graph_limits.raise_for(self)
         call = self.family.read_call((), named_arguments(self.model, args, kwargs))
@@ -319,9 +320,6 @@ class Session:
                 f"steps: pass timesteps, or give one number as ratio."
             )
         return self.config.at(progress)
-
-    def _modules(self) -> Iterable[nn.Module]:
-        return (self.model, *(module for stack in self.stacks for module in stack.modules()))
 
     # -- nothing merged ----------------------------------------------------------------------------------------------
 

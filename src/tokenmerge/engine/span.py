@@ -225,11 +225,11 @@ class Span:
 
     def _zero_like(self, image: Tensor) -> Tensor:
         """A single zero, kept from step to step: making one is a launch."""
+        if torch.compiler.is_compiling():
+            return image.new_zeros(())
         zero = self._zero
-        if zero is None or zero.dtype != image.dtype or zero.device != image.device or torch.compiler.is_compiling():
-            zero = image.new_zeros(())
-        if not torch.compiler.is_compiling():
-            self._zero = zero
+        if zero is None or zero.dtype != image.dtype or zero.device != image.device:
+            zero = self._zero = image.new_zeros(())
         return zero
 
     def give_norm_the_image(self, norm: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:

@@ -97,7 +97,9 @@ class StackRun:
 
     def _is_handed(self, call: StackCall) -> bool:
         """Whether every span has its row for this call already: by identity, because this is asked at every step."""
-        return all(now is then for now, then in zip(self._asked_for(call), self._handed_for, strict=True))
+        handed, facts, kind, wraps = self._handed_for
+        same = call is handed and self.session.facts is facts
+        return same and self.kind is kind and self._owner_wraps is wraps
 
     def _asked_for(self, call: StackCall) -> tuple[Any, ...]:
         return call, self.session.facts, self.kind, self._owner_wraps
@@ -301,9 +303,7 @@ class StackRun:
         argument = own if part.attention else token_argument(block, begins)
         attention = AttentionHook(self.session, row.name, argument, module)
         self._place(block.module, path, "before", attention.attend)
-        # A mask is an argument, after which nothing is left to do. All else ends with the attention.
-        inside = part.mask == "inside" or (row.weighs and row.without_mask)
-        if row.records or row.reads or row.asks or inside:
+        if row.acts_inside:
             self._place(block.module, path, "after", attention.attended, always_call=True)
         return attention
 

@@ -21,8 +21,7 @@ def argument_names(module: nn.Module) -> tuple[str, ...]:
     Read from its class: diffusers' caches put another forward in its place, which in releases before 0.39 tells no
     names.
     """
-    kind: Any = type(getattr(module, "_orig_mod", module))  # past torch.compile's wrapper
-    return _names_of(kind)
+    return _names_of(_class_of(module))
 
 
 def takes_argument(module: nn.Module, name: str, in_kwargs: bool) -> bool:
@@ -30,11 +29,16 @@ def takes_argument(module: nn.Module, name: str, in_kwargs: bool) -> bool:
 
     in_kwargs: **kwargs count too. One that has nothing else passes on what it is given, and counts anyway.
     """
-    kind: Any = type(getattr(module, "_orig_mod", module))
+    kind: Any = _class_of(module)
     _self, *parameters = inspect.signature(kind.forward).parameters.values()
     swallows = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     named = [parameter.name for parameter in parameters if parameter.kind not in VARIABLE]
     return name in named or (swallows and (in_kwargs or not named))
+
+
+def _class_of(module: nn.Module) -> type[nn.Module]:
+    """Its own class, past torch.compile's wrapper. Asking for an attribute that is not there costs an exception."""
+    return type(module._modules.get("_orig_mod") or module)
 
 
 VARIABLE = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -49,12 +53,14 @@ def _names_of(kind: type[nn.Module]) -> tuple[str, ...]:
 
 def given_argument(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str) -> Any:
     """An argument that may be given by position or by name."""
-    return args[names.index(name)] if name in names[: len(args)] else kwargs.get(name)
+    if not args or name in kwargs:
+        return kwargs.get(name)
+    return args[names.index(name)] if name in names[: len(args)] else None
 
 
 def with_argument(names: tuple[str, ...], args: Args, kwargs: Kwargs, name: str, value: Any) -> tuple[Args, Kwargs]:
     """The arguments of a call with one of them changed."""
-    if name in names[: len(args)]:
+    if args and name in names[: len(args)]:
         position = names.index(name)
         return (*args[:position], value, *args[position + 1 :]), kwargs
     return args, {**kwargs, name: value}

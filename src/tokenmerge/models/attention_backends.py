@@ -55,38 +55,39 @@ UNKNOWN = Backend()
 def backend_of(attention: nn.Module) -> Backend:
     """What computes the attention of a module as it is now. Asked outside of compiled code."""
     processor = getattr(attention, "processor", None)
-    called = _names_in(type(attention).forward if processor is None else type(processor).__call__)
-    if "dispatch_attention_fn" in called and getattr(processor, "_parallel_config", None) is None:
-        return _named(_chosen(processor))
-    return _named("native") if "scaled_dot_product_attention" in called else UNKNOWN
+    dispatches, native = _calls_of(type(attention).forward if processor is None else type(processor).__call__)
+    chosen: Any = "native"
+    if dispatches and getattr(processor, "_parallel_config", None) is None:
+        chosen = getattr(processor, "_attention_backend", None)
+        chosen = chosen or sys.modules[TABLE]._AttentionBackendRegistry._active_backend
+    elif not native:
+        return UNKNOWN
+    # A user's `torch.nn.attention.sdpa_kernel` allows some kernels alone.
+    cuda: Any = torch.backends.cuda
+    masks = cuda.mem_efficient_sdp_enabled() or cuda.math_sdp_enabled()
+    return _named(chosen, cuda.flash_sdp_enabled(), cuda.cudnn_sdp_enabled(), masks)
+
+
+# Kept, because this is asked for every attention of every step.
+@lru_cache(maxsize=256)
+def _calls_of(function: Any) -> tuple[bool, bool]:
+    """Whether a function names diffusers' dispatch of attention, and PyTorch's attention; neither if it is wrapped."""
+    code = getattr(function, "__code__", None)
+    names = () if code is None else code.co_names
+    return "dispatch_attention_fn" in names, "scaled_dot_product_attention" in names
 
 
 @lru_cache(maxsize=256)
-def _names_in(function: Any) -> tuple[str, ...]:
-    """Everything that a function calls or reads by name; nothing of one that is wrapped or not of Python."""
-    code = getattr(function, "__code__", None)
-    return () if code is None else tuple(code.co_names)
-
-
-def _chosen(processor: Any) -> str:
-    chosen = (
-        getattr(processor, "_attention_backend", None) or sys.modules[TABLE]._AttentionBackendRegistry._active_backend
-    )
-    return str(getattr(chosen, "value", chosen))
-
-
-def _named(name: str) -> Backend:
+def _named(chosen: Any, flash: bool, cudnn: bool, masks: bool) -> Backend:
+    """chosen: a name or a member of diffusers' enumeration. The others: what PyTorch may use."""
+    name = str(getattr(chosen, "value", chosen))
     if name in PACKAGES:
         return Backend(name, takes_mask=False)
     if name not in PYTORCH:
         return UNKNOWN
     if name == "native":
-        # A user's `torch.nn.attention.sdpa_kernel` allows some kernels alone.
-        cuda: Any = torch.backends.cuda
-        sums_by = "flash" if cuda.flash_sdp_enabled() else "cudnn" if cuda.cudnn_sdp_enabled() else ""
-        return Backend(name, cuda.mem_efficient_sdp_enabled() or cuda.math_sdp_enabled(), sums_by)
-    sums_by = PYTORCH[name]
-    return Backend(name, name not in WITHOUT_MASKS, sums_by)
+        return Backend(name, masks, "flash" if flash else "cudnn" if cudnn else "")
+    return Backend(name, name not in WITHOUT_MASKS, PYTORCH[name])
 
 
 class PackageKernel:
