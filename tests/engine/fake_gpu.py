@@ -95,7 +95,8 @@ class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = {value.device.type for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)}
         output = func(*args, **kwargs)
         after = before | {value.device.type for value in tree_flatten(output)[0] if isinstance(value, Tensor)}
-        if func in COPIES and len(after) > 1 and not kwargs.get("non_blocking") and _is_ours():
+        waits = not (kwargs.get("non_blocking") or (func is COPIES[1] and args[2:] and args[2]))
+        if func in COPIES and len(after) > 1 and waits and _is_ours():
             raise HostWaits(f"{func}: a copy between host and device")
         return output
 

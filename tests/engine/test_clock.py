@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor
 
 from tokenmerge.engine import clock as clocks
@@ -75,7 +77,7 @@ class Pipeline:
     """What is read of a pipeline: how far its scheduler has counted."""
 
     def __init__(self) -> None:
-        self.scheduler = SimpleNamespace(timesteps=TIMESTEPS, step_index=None, begin_index=None)
+        self.scheduler: Any = SimpleNamespace(timesteps=TIMESTEPS, step_index=None, begin_index=None)
 
 
 def test_timesteps_that_are_computed_are_told_by_the_schedulers_count(reads: list[Tensor]) -> None:
@@ -88,6 +90,24 @@ def test_timesteps_that_are_computed_are_told_by_the_schedulers_count(reads: lis
         pipeline.scheduler.step_index = step + 1
     assert values == pytest.approx([0.999, 0.7, 0.4, 0.1], rel=0.01)
     assert len(reads) == 3  # the list, and two of its timesteps to see that they belong together
+
+
+def test_timesteps_that_are_computed_from_sigmas_are_told_by_the_schedulers_count(reads: list[Tensor]) -> None:
+    """As Cosmos Predict 2 does: sigma / (1 + sigma), which is no multiple of the scheduler's timesteps."""
+    clock, pipeline = Clock(), Pipeline()
+    pipeline.scheduler = scheduler = FlowMatchEulerDiscreteScheduler(use_karras_sigmas=True)
+    scheduler.set_timesteps(sigmas=torch.linspace(0, 1, 9, dtype=torch.float64)[1:].mul(80).flip(0).tolist())
+    clock.watch(pipeline)
+    values, expected = [], []
+    for timestep, sigma in zip(scheduler.timesteps, scheduler.sigmas, strict=False):
+        expected.append(float(sigma / (1 + sigma)))
+        for _ in range(2):  # both branches of guidance
+            value = clock.read(on_device((sigma / (1 + sigma)).expand(2).to(torch.bfloat16)), "logarithm").value
+        values.append(math.log(value or 0.0) / 4)
+        scheduler.step(torch.zeros(1, 1, 2, 2), timestep, torch.zeros(1, 1, 2, 2))
+    assert values == pytest.approx(expected, rel=0.01)
+    assert len(values) == 8
+    assert len(reads) == 5  # both lists; the first timestep for each branch, and one to see that they belong together
 
 
 def test_logarithms_of_noise_are_read_once_too(reads: list[Tensor]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tokenmerge.config.checks import check_names, check_whole
+from tokenmerge.config.checks import check_flag, check_names, check_whole
 from tokenmerge.config.ratio import is_number
 from tokenmerge.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FullSteps:
     """Runs some steps on all tokens and corrects the merged steps that follow.
 
@@ -24,6 +24,9 @@ class FullSteps:
         within: float or None, default 0.35. Also runs a step full once this fraction of the noise has been removed
             since the last full step, never two in a row. A smaller number is slower and closer to the unmerged image.
             It matters below about 15 steps. None counts steps alone. Try 0.25 to 0.5 first.
+        offload: bool, default False. Keeps what full steps record in the host's memory and copies it to the GPU for
+            each span of each step. It frees that much memory of the GPU and is slower. The image is the same. Try it
+            if memory runs out.
 
     >>> FullSteps(every=3)
     FullSteps(every=3, within=0.35)
@@ -31,6 +34,7 @@ class FullSteps:
 
     every: int = 6
     within: float | None = 0.35
+    offload: bool = False
 
     def __new__(cls, *values: Any, **options: Any) -> Self:
         check_names(cls, (), options)
@@ -38,11 +42,16 @@ class FullSteps:
 
     def __post_init__(self) -> None:
         check_whole("every", self.every, least=2)
+        check_flag("offload", self.offload)
         if self.within is not None and (not is_number(self.within) or not 0 < self.within <= 1):
             raise ConfigError(
                 f"within is {self.within!r}: it is a fraction of the noise, a number above 0 and up to 1, such as "
                 f"0.35; or None."
             )
+
+    def __repr__(self) -> str:
+        offload = ", offload=True" if self.offload else ""
+        return f"FullSteps(every={self.every!r}, within={self.within!r}{offload})"
 
 
 def read_correction(value: Any) -> FullSteps | None:

@@ -1,15 +1,17 @@
 """The timestep of a call as a number, without waiting for the device.
 
 A pipeline keeps all its timesteps in one tensor and passes them one by one. Some pass a view of it: where the view
-begins says which timestep it is. Others compute with it first (Flux divides by 1000): then the scheduler's own count of
-steps says which it is. So the device is read once a generation, for all of them. Only a loop that does neither, and
-makes its timesteps on the device, has to wait at every call.
+begins says which timestep it is. Others compute with it first (Flux divides by 1000) or with its sigma (Cosmos Predict
+2 takes sigma / (1 + sigma)): then the scheduler's own count of steps says which it is. So the device is read a few
+times a generation, for all of them. Only a loop that does neither, and makes its timesteps on the device, has to wait
+at every call: whether a step is full is decided on the host.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,10 +47,11 @@ class Timesteps:
         self._version = _version(tensor)
         count = _room(tensor)
         self.values: list[float] = read_back(tensor.as_strided((count,), (1,), 0).float())
-        # For timesteps that are computed from these: the factor, the first index, and whether a second one agreed.
-        self.factor: float | None = None
-        self.first = 0
+        # For timesteps that are computed from these: the first one that was read, whether a second one agreed, and
+        # then all of them.
+        self.first: tuple[int, float] | None = None
         self.agrees: bool | None = None
+        self.computed: list[float] = []
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in the same storage, unchanged since."""
@@ -111,25 +114,46 @@ class Clock:
             return None
         # Logarithms are compared as they are: those of a schedule are no multiple of what they stand for.
         compared: Unit = "noise" if unit == "logarithm" else unit
-        if schedule.agrees is None and not self._agrees(schedule, index, self._waited(timestep, compared)):
-            return None
-        assert schedule.factor is not None
-        value = schedule.values[index] * schedule.factor
+        if schedule.agrees is None:
+            value = self._waited(timestep, compared)
+            self._compare(schedule, index, value)
+            if schedule.agrees is False:
+                return None
+        if schedule.agrees:
+            value = schedule.computed[index]
         return Reading(_left(value, unit) if unit == "logarithm" else value, schedule, index)
 
-    @staticmethod
-    def _agrees(schedule: Timesteps, index: int, value: float) -> bool:
-        """Whether a timestep is known by its index. Those of the first two steps are read to find out."""
-        if schedule.factor is None:
-            schedule.factor, schedule.first = value / (schedule.values[index] or 1.0), index
-        expected = schedule.values[index] * schedule.factor
-        alike = abs(value - expected) <= ROUNDING * abs(expected)
-        if not alike or index != schedule.first:
-            schedule.agrees = alike
-        return alike
+    def _compare(self, schedule: Timesteps, index: int, value: float) -> None:
+        """Find out how timesteps are computed from the schedule. Those of the first two steps are read for it."""
+        if schedule.first is None:
+            schedule.first = index, value
+        first, given = schedule.first
+        if index == first:  # perhaps another guidance branch
+            schedule.agrees = None if _alike(value, given) else False
+            return
+        for values in self._lists(schedule):
+            computed = [each * given / (values[first] or 1.0) for each in values]
+            if index < len(computed) and _alike(value, computed[index]):
+                schedule.agrees, schedule.computed = True, computed
+                return
+        schedule.agrees = False
+
+    def _lists(self, schedule: Timesteps) -> Iterator[list[float]]:
+        """What a loop may compute its timesteps from, up to a factor: the schedule, or the share of noise by sigma."""
+        yield schedule.values
+        scheduler = self._scheduler()
+        sigmas = getattr(scheduler, "sigmas", None)
+        if isinstance(sigmas, Tensor) and sigmas.dim() == 1 and len(sigmas) >= len(scheduler.timesteps):
+            self.waits += sigmas.device.type != "cpu"
+            before = [0.0] * int(scheduler.timesteps.storage_offset())
+            yield before + [sigma / (1 + sigma) for sigma in read_back(sigmas)]
 
     def _scheduler(self) -> Any:
         return None if self._pipeline is None else getattr(self._pipeline(), "scheduler", None)
+
+
+def _alike(value: float, expected: float) -> bool:
+    return abs(value - expected) <= ROUNDING * abs(expected)
 
 
 def _steps_taken(scheduler: Any) -> int | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.interfaces import Operator
-from tokenmerge.engine.state import BranchMemory, Memory
+from tokenmerge.engine.state import LARGE, BranchMemory, Memory
 from tokenmerge.ops.tiles import add_weighted
 
 CALIBRATIONS = 2  # a third gains a tenth of a decibel, for half as much memory again (docs/quality.md)
@@ -33,10 +33,18 @@ def unmerge_corrected(queries: Operator, tokens: Tensor, memory: Memory | None) 
     if memory is None:
         return queries.unmerge(tokens)
     current = memory.current
-    if current.calibrating and current.waiting:
-        return _calibrate(current, queries, tokens)
-    if current.waiting or not current.recorded:
+    calibrates = current.calibrating and current.waiting
+    if not calibrates and (current.waiting or not current.recorded):
         return queries.unmerge(tokens)
+    if not memory.offloads:
+        return _calibrate(current, queries, tokens) if calibrates else _corrected(current, queries, tokens)
+    current.fetch(tokens.device, *(LARGE if calibrates else ("errors", "fit")))
+    restored = _calibrate(current, queries, tokens) if calibrates else _corrected(current, queries, tokens)
+    current.put_away(changed=calibrates)
+    return restored
+
+
+def _corrected(current: BranchMemory, queries: Operator, tokens: Tensor) -> Tensor:
     assert current.errors is not None
     weights = _weights(current, tokens)
     if hasattr(queries, "unmerge_with"):
@@ -48,12 +56,16 @@ def unmerge_corrected(queries: Operator, tokens: Tensor, memory: Memory | None) 
 def record_full(memory: Memory, output: Tensor) -> None:
     """Keep what a span gave on all tokens, in the place of its newest error, until the merged run of the same step."""
     current, output = memory.current, output.detach()
+    if memory.offloads:
+        current.fetch(output.device, "errors")
     if current.errors is None or not _is_for(current.errors, output):
         current.errors = _slots(output, output.dtype)
     elif not (current.waiting or current.calibrated_now):
         current.errors[:, 1].copy_(current.errors[:, 0])
     current.errors[:, 0].copy_(output)
     current.waiting = True
+    if memory.offloads:
+        current.put_away(changed=True)
 
 
 @torch.no_grad()

@@ -228,6 +228,8 @@ class StackRun:
         memory = self.session.state.memory(key)
         memory.set_order(reordered)
         memory.outlasts_plans = outlasts
+        correction = self.session.config.correction
+        memory.offloads = correction is not None and correction.offload
         return memory
 
     # -- hooks of a program -----------------------------------------------------------------------------------------

@@ -51,6 +51,10 @@ class Group:
             current.operators = None  # soon replaced, or no longer in use: a change of ratio leaves groups behind
 
 
+# What a memory of merging errors holds that is as large as tokens.
+LARGE = ("errors", "merged", "fit")
+
+
 @dataclass
 class BranchMemory:
     """What a span recorded at its last two full steps, in one guidance branch.
@@ -63,6 +67,7 @@ class BranchMemory:
     merged: Tensor | None = None  # (B, 2, M, C) what the merged tokens gave, less its mean over them
     fit: Tensor | None = None  # (B, 2, M, C) whose products with merged tokens are the weights of the errors
     bounds: Tensor | None = None  # (2, B, 2, 1, 1) the least and the largest weight
+    on_host: dict[str, Tensor] = field(default_factory=dict)  # the first three between steps, if they are offloaded
     recorded: bool = False
     calibrating: bool = False  # this run is the merged one of a full step
     waiting: bool = False  # the newest errors are still the output on all tokens: the merged run is to come
@@ -71,14 +76,30 @@ class BranchMemory:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [tensor for tensor in (self.errors, self.merged, self.fit) if tensor is not None]
+        large = (self.errors, self.merged, self.fit, *self.on_host.values())
+        return [tensor for tensor in large if tensor is not None]
+
+    def fetch(self, device: torch.device, *names: str) -> None:
+        """Bring what is kept on the host to the device, for a moment."""
+        for name in names:
+            if name in self.on_host:
+                setattr(self, name, self.on_host[name].to(device, non_blocking=True))
+
+    def put_away(self, changed: bool) -> None:
+        """Leave nothing large on the device. Only the device's queue reads and writes the host's copy, in order."""
+        for name in LARGE:
+            tensor = getattr(self, name)
+            if tensor is not None and changed:
+                self.on_host[name] = _on_host(tensor, self.on_host.get(name))
+            setattr(self, name, None)
 
     def forget(self) -> None:
         """Begin again, in the same memory."""
         if not (self.recorded or self.waiting):
             return
-        if any(tensor.is_inference() != torch.is_inference_mode_enabled() for tensor in self.tensors):
-            self.release()  # what is made in inference mode is not written to outside of it
+        if self.on_host or any(tensor.is_inference() != torch.is_inference_mode_enabled() for tensor in self.tensors):
+            # What is made in inference mode is not written to outside of it. The host's copy may still be read.
+            self.release()
         for tensor in (self.errors, self.merged):
             if tensor is not None:
                 tensor.zero_()
@@ -86,7 +107,18 @@ class BranchMemory:
 
     def release(self) -> None:
         self.errors = self.merged = self.fit = self.bounds = None
+        self.on_host.clear()
         self.recorded = self.waiting = False
+
+
+def _on_host(tensor: Tensor, room: Tensor | None) -> Tensor:
+    """A copy on the host, without waiting for it: in pinned memory, and in the `room` of the last one if it fits."""
+    if tensor.device.type in ("cpu", "meta"):
+        return tensor
+    if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
+        room = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda and torch.cuda.is_available())
+    room.copy_(tensor, non_blocking=True)
+    return room
 
 
 @dataclass
@@ -97,6 +129,7 @@ class Memory:
     current: BranchMemory = field(default_factory=BranchMemory)
     reordered: bool = False
     outlasts_plans: bool = False  # merged tokens are the same ones whatever the plan
+    offloads: bool = False  # it is on the host between steps
 
     def begin(self, branch: int, step: int, new_plan: bool) -> None:
         while len(self.branches) <= branch:

@@ -29,14 +29,14 @@ def takes_argument(module: nn.Module, name: str, in_kwargs: bool) -> bool:
 
     in_kwargs: **kwargs count too. One that has nothing else passes on what it is given, and counts anyway.
     """
-    kind: Any = _class_of(module)
+    kind = _class_of(module)
     _self, *parameters = inspect.signature(kind.forward).parameters.values()
     swallows = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     named = [parameter.name for parameter in parameters if parameter.kind not in VARIABLE]
     return name in named or (swallows and (in_kwargs or not named))
 
 
-def _class_of(module: nn.Module) -> type[nn.Module]:
+def _class_of(module: nn.Module) -> Any:
     """Its own class, past torch.compile's wrapper. Asking for an attribute that is not there costs an exception."""
     return type(module._modules.get("_orig_mod") or module)
 

@@ -69,8 +69,9 @@ def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | 
     for begin, end in _moments(session.config):
         twin_session.forced_progress = begin
         twin_session.reset()
-        moments.append((end - begin, _count_moment(twin_session, steps, unmerged, args, kwargs)))
-        cached = max(cached, twin_session.state.cached_bytes)
+        work, kept = _count_moment(twin_session, steps, unmerged, args, kwargs)
+        moments.append((end - begin, work))
+        cached = max(cached, kept)
         during = "" if (begin, end) == (0, 1) else f"{begin:.0%} to {end:.0%}"
         stacks += [_stack_report(stack, session.config, during) for stack in twin_session.stacks]
     return ModelReport(
@@ -100,8 +101,10 @@ def _moments(config: MergeConfig) -> list[tuple[float, float]]:
     return list(zip(begins, [*begins[1:], 1], strict=True))
 
 
-def _count_moment(session: Session, steps: int | None, unmerged: int, args: Any, kwargs: Any) -> MultiplyAdds:
-    """What each kind of call costs while the ratio is what it is, and what they cost on average."""
+def _count_moment(
+    session: Session, steps: int | None, unmerged: int, args: Any, kwargs: Any
+) -> tuple[MultiplyAdds, int]:
+    """What each kind of call costs while the ratio is what it is, and on average; and how many bytes are kept."""
 
     def count(kind: Kind, select: bool = False, weights: bool = False) -> int:
         # Not the first step, at which what was recorded is forgotten.
@@ -109,12 +112,13 @@ def _count_moment(session: Session, steps: int | None, unmerged: int, args: Any,
         return _count(session.model, args, kwargs)
 
     full = count(Kind.CALIBRATE, select=True, weights=True) if session.policy.full_every else unmerged
+    kept = session.state.cached_bytes  # a new plan may let go of what is on the host
     select = count(Kind.MERGED, select=True, weights=True)
     weights = count(Kind.MERGED, weights=True)
     steady = count(Kind.MERGED)
     counted = count_steps(session.policy, steps)
     total = counted.select * select + counted.weights * weights + counted.steady * steady + counted.full * full
-    return MultiplyAdds(unmerged, steady, weights, select, full, total / counted.total)
+    return MultiplyAdds(unmerged, steady, weights, select, full, total / counted.total), kept
 
 
 def _over_moments(moments: list[tuple[float, MultiplyAdds]]) -> MultiplyAdds:

@@ -163,7 +163,9 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     ]
     lines.append(f"attention: {model.attention or 'no mask is added, so every kernel stays usable'}")
     if model.cached_bytes:
-        lines.append(f"memory: {model.cached_bytes / 1e6:,.1f} MB kept from step to step, for each guidance branch")
+        where = "in the host's memory " if config.correction is not None and config.correction.offload else ""
+        kept = f"{model.cached_bytes / 1e6:,.1f} MB kept {where}from step to step"
+        lines.append(f"memory: {kept}, for each guidance branch")
     if model.measured is not None:
         lines.append(f"measured: {model.measured}")
     return "\n".join(lines)
