@@ -27,12 +27,12 @@ def test_ratio_is_the_fraction_of_keys_left_out(ratio, keys):
 
 def test_levels_have_their_own_factors():
     config = tm.ToDo.by_factor(4, 2)
-    assert config.layout_at((16, 16), downsample=1).kept_keys == 16
-    assert config.layout_at((8, 8), downsample=2).kept_keys == 16
+    assert config.layout((16, 16), downsample=1).kept_keys == 16
+    assert config.layout((8, 8), downsample=2).kept_keys == 16
     with pytest.raises(CannotMerge, match="4 times coarser"):
-        config.layout_at((4, 4), downsample=4)
+        config.layout((4, 4), downsample=4)
     with pytest.raises(CannotMerge, match="2 times coarser"):
-        tm.ToDo(coarser_ratios=(0, 0.75)).layout_at((8, 8), downsample=2)
+        tm.ToDo(coarser_ratios=(0, 0.75)).layout((8, 8), downsample=2)
 
 
 @pytest.mark.parametrize(

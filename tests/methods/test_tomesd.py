@@ -69,9 +69,9 @@ def test_video_cells_lie_within_a_frame():
 
 def test_levels_beyond_max_downsample_are_left_alone():
     config = tm.ToMeSD(max_downsample=2)
-    assert config.layout_at((8, 8), downsample=2).kept == 32
+    assert config.layout((8, 8), downsample=2).kept == 32
     with pytest.raises(CannotMerge, match=r"4 times coarser .*max_downsample=2"):
-        config.layout_at((8, 8), downsample=4)
+        config.layout((8, 8), downsample=4)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Identity(MergeConfig):
     min_tokens: int = 0
     proportional: bool = True
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
         tile = (*[1] * (len(grid) - 2), 2, 2)
         regions = regions_of(grid, tile)
         fits = self.tiled and not regions.padded

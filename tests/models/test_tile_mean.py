@@ -94,4 +94,4 @@ def test_no_destinations_are_counted_because_none_are_selected() -> None:
 
 def test_outliers_and_a_mask_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="leave out one of the two"):
-        tm.TileMean(outliers=5).layout_keeping((8, 8), 1, (0, 1))
+        tm.TileMean(outliers=5).layout((8, 8), 1, (0, 1))

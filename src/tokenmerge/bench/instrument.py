@@ -27,11 +27,8 @@ class TimedConfig:
     def with_scope(self, scope: Scope) -> TimedConfig:
         return type(self)(self._config.with_scope(scope), self._stopwatch)
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        return self.layout_at(grid, downsample=1)
-
-    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
-        layout = self._config.layout_at(grid, downsample)
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
+        layout = self._config.layout(grid, downsample, protected)
         if layout.regions is None:
             return layout
         return dataclasses.replace(layout, regions=cast(Regions, _TimedRegions(layout.regions, self._stopwatch)))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.bench.subject import placed
-from tokenmerge.models.base import Call, Family, Stack, new_like, signature_of
-from tokenmerge.models.unet import basic_blocks
+from tokenmerge.models.base import Call, Family, Stack, blocks_of, new_like, signature_of
+from tokenmerge.models.unet import basic_parts
 
 TEXT_WIDTH = 2048
 TEXT_LENGTH = 77
@@ -55,7 +55,7 @@ class OneBlockFamily(Family):
         def grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
             return tuple(kwargs["hidden_states"].shape[-2:])
 
-        blocks = basic_blocks(model.transformer_blocks, "transformer_blocks")
+        blocks = blocks_of(model, "transformer_blocks", basic_parts)
         return [Stack("transformer_blocks", "transformer_blocks", model, grid, blocks)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:

@@ -65,7 +65,7 @@ class MergeConfig:
     share: ClassVar[Share] = "level"  # which blocks use one plan: each has its own, or all of one level share it
     merge_every: ClassVar[int] = 1  # it merges at every this many steps; others run full, without a correction
     merges_queries: ClassVar[bool] = True  # False: all tokens go on as they are, but for keys and values
-    takes_mask: ClassVar[bool] = False  # it fills in `layout_keeping`
+    takes_mask: ClassVar[bool] = False  # its layouts leave `protected` tokens as they are
     _methods: ClassVar[dict[str, type[MergeConfig]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -104,19 +104,12 @@ class MergeConfig:
         """The fraction of tokens merged away. Most methods have it as an option."""
         raise NotImplementedError
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        """What becomes of a grid of tokens; raises CannotMerge with the reason if nothing would."""
-        raise NotImplementedError
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
+        """What becomes of a grid of tokens; raises CannotMerge with the reason if nothing would.
 
-    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
-        """`layout` for a level that is `downsample` times coarser, per side, than the model's finest.
-
-        Only methods that treat levels differently fill this in.
+        downsample: how much coarser, per side, the grid is than the model's finest.
+        protected: tokens to leave unchanged: none is merged into them, and they into none. Empty unless `takes_mask`.
         """
-        return self.layout(grid)
-
-    def layout_keeping(self, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...]) -> Layout:
-        """`layout_at` with the tokens `protected` unchanged: none is merged into them, and they into none."""
         raise NotImplementedError
 
     def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:

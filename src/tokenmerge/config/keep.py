@@ -50,10 +50,10 @@ def read_mask(keep: Any) -> Tensor:
     return mask
 
 
-def protected_tokens(mask: Tensor | None, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The tokens of a grid that a mask keeps as they are; None without a mask."""
+def protected_tokens(mask: Tensor | None, grid: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens of a grid that a mask keeps as they are; none without a mask."""
     if mask is None:
-        return None
+        return ()
     return tuple((mask_on_grid(mask, grid) == 1).nonzero().flatten().tolist())
 
 

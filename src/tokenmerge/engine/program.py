@@ -56,6 +56,7 @@ class StackCall:
 
 
 Act = Literal["merge", "record", "prepare"]
+Where = Literal["part", "block", "transformer"]  # a run of blocks is a "block" with another last block
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class SpanRow:
     """
 
     act: Act
-    where: Literal["part", "block", "transformer"]  # a run of blocks is a "block" span with another last block
+    where: Where
     first: Block
     last: Block
     group: Hashable  # whose operators it uses
@@ -104,19 +105,23 @@ class AttentionRow:
     group: Hashable
     layout: Layout
     trailing: int
-    given: int  # tokens of the grid that its queries are of
     reordered: bool  # merged steps have tokens in region order
     records: bool = False  # a full step whose answers are kept for calibration, inside
     subset: Tensor | None = None  # (K,) the tokens whose keys it reads, at a full step
     weighs: bool = False  # keys count as many times as the tokens they stand for
     without_mask: bool = False  # on this device the fastest attention takes no mask
     reads: bool = False  # it reads fewer keys inside
-    full: bool = False  # it is called with all tokens, outside of any span: keys and queries are left out inside
+    full: bool = False  # it is called with all tokens: what is left out of them is left out inside
     asks: bool = False  # it answers fewer queries inside, because its keys are of all tokens
     moves_rotary: bool = False  # position embeddings are brought to the tokens that are left
     corrected: bool = False
     placement: Placement | None = None  # as in `SpanRow`, of masks, position embeddings, and sequences outside a span
     merged_inside: bool = False  # tokens are merged inside the module, which is called with all of them
+
+    @property
+    def given(self) -> int:
+        """Tokens of the grid that its queries are of."""
+        return self.layout.tokens if self.full else self.layout.kept
 
     @property
     def called_with(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Iterator
+from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout
 from tokenmerge.engine.placement import Placement
 from tokenmerge.engine.program import (
+    Act,
     AttentionRow,
     Facts,
     Program,
@@ -22,6 +24,7 @@ from tokenmerge.engine.program import (
     SpanRow,
     StackCall,
     StackDescription,
+    Where,
 )
 from tokenmerge.engine.schedule import Kind
 from tokenmerge.engine.subset import key_distance, key_subset
@@ -32,11 +35,11 @@ from tokenmerge.ops.weighted_keys import weighs_without_mask
 
 
 def resolve(
-    described: StackDescription, facts: Facts, call: StackCall, kind: Kind, protected: tuple[int, ...] | None = None
+    described: StackDescription, facts: Facts, call: StackCall, kind: Kind, protected: tuple[int, ...] = ()
 ) -> Program:
     """What a call of this kind does to a stack.
 
-    protected: tokens of the grid that stay as they are, by the user's mask; None without a mask.
+    protected: tokens of the grid that stay as they are, by the user's mask.
     """
     if facts.config is None:
         return Program(call.grid, reason="ratio 0 at this step")
@@ -53,17 +56,14 @@ def resolve(
 
 
 def layout_of(
-    config: MergeConfig, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...] | None, name: str = ""
+    config: MergeConfig, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...], name: str = ""
 ) -> tuple[Layout | None, str]:
     """What a config makes of a grid; or None, and the reason."""
     tokens = math.prod(grid)
     if tokens < config.min_tokens:
         return None, f"{tokens} tokens, fewer than min_tokens={config.min_tokens}"
     try:
-        if protected is None:
-            layout = config.layout_at(grid, downsample)
-        else:
-            layout = config.layout_keeping(grid, downsample, protected)
+        layout = config.layout(grid, downsample, protected)
     except CannotMerge as reason:
         return None, str(reason)
     except ConfigError as error:
@@ -103,6 +103,7 @@ class _Resolver:
         self.placement = Placement(call.starts, self.tokens) if call.starts else None
         self.isolated = call.isolated or facts.interleaved
         self.corrected = config.correction is not None
+        self.act: Act = "record" if kind is Kind.CALIBRATE else "merge"
         self.runs = self._runs()
         self.run_of = {block.name: run for run in self.runs for block in run}
 
@@ -178,24 +179,31 @@ class _Resolver:
             if self.scope == "site":
                 yield from self._spans_of_parts(block)
 
-    def _row(self, where: str, first: Block, last: Block, merges: bool) -> SpanRow:
+    def _row(self, where: Where, first: Block, last: Block, merges: bool) -> SpanRow:
         run = self.run_of[first.name]
-        recording = self.kind is Kind.CALIBRATE
+        return self._span(
+            where,
+            first,
+            last,
+            act=self.act if merges else "prepare",
+            refresh=self.kind is Kind.MERGED,
+            gather=self.reorders and first is run[0],
+            scatter=self.reorders and last is run[-1],
+            residual=merges and where != "transformer" and self._adds(first, last),  # a transformer adds it itself
+            corrected=merges and self.corrected,
+        )
+
+    def _span(self, where: Where, first: Block, last: Block, **more: Any) -> SpanRow:
         return SpanRow(
-            act=("record" if recording else "merge") if merges else "prepare",
-            where=where,  # type: ignore[arg-type]
+            where=where,
             first=first,
             last=last,
             group=self._group(first),
             layout=self.layout,
             context=self._context(first),
             trailing=self.call.trailing,
-            refresh=not recording,
-            gather=self.reorders and first is run[0],
-            scatter=self.reorders and last is run[-1],
-            residual=merges and where != "transformer" and self._adds(first, last),  # a transformer adds it itself
-            corrected=merges and self.corrected,
             placement=self.placement,
+            **more,
         )
 
     def _adds(self, first: Block, last: Block) -> bool:
@@ -207,21 +215,16 @@ class _Resolver:
         for part in self._parts(block):
             if self._asks(part):
                 continue  # all that was left out is back where attention answers
-            yield SpanRow(
-                act="record" if self.kind is Kind.CALIBRATE else "merge",
-                where="part",
-                first=block,
-                last=block,
-                group=self._group(block),
-                layout=self.layout,
-                context=self._context(block),
-                trailing=self.call.trailing,
+            yield self._span(
+                "part",
+                block,
+                block,
+                act=self.act,
                 part=part,
                 residual=bool(part.residual) if part.module else block.residual is not False,
                 corrected=self.corrected,
                 merges_queries=self.config.merges_queries or self.layout.kept < self.layout.tokens,
                 separate_keys=part.own_keys and self.config.separate_keys,
-                placement=self.placement,
             )
 
     def _context(self, block: Block) -> BlockContext:
@@ -255,51 +258,44 @@ class _Resolver:
         return inside and self.config.separate_keys
 
     def _attentions(self, merged: list[tuple[Block, Part]]) -> Iterator[AttentionRow]:
+        row_of = self._recording if self.kind is Kind.CALIBRATE else self._merging
         for block, part in merged:
-            if "self" not in part.kinds and not part.rotary:
-                continue
-            row = self._recording(block, part) if self.kind is Kind.CALIBRATE else self._merged_row(block, part)
-            if row is not None and (self.kind is Kind.CALIBRATE or self._is_needed(row, self._wraps)):
-                yield row
+            if "self" in part.kinds or part.rotary:
+                row = AttentionRow(
+                    block,
+                    part,
+                    self._group(block),
+                    self.layout,
+                    self.call.trailing,
+                    reordered=self.reorders,
+                    corrected=self.corrected,
+                    placement=self.placement,
+                )
+                changed = row_of(row)
+                if changed is not None:
+                    yield changed
 
-    def _recording(self, block: Block, part: Part) -> AttentionRow | None:
-        asks, subset = self._asks(part), self._subset(block, part)
+    def _recording(self, row: AttentionRow) -> AttentionRow | None:
+        """At a full step, at which it is called with all tokens; None if nothing is recorded or left out in it."""
+        asks, subset = self._asks(row.part), self._subset(row.block, row.part)
         if not asks and subset is None:
             return None
-        return AttentionRow(
-            block,
-            part,
-            self._group(block),
-            self.layout,
-            self.call.trailing,
-            given=self.tokens,
-            reordered=self.reorders,
-            records=asks,
-            subset=subset,
-            corrected=self.corrected,
-            placement=self.placement,
-        )
+        return dataclasses.replace(row, full=True, records=asks, subset=subset)
 
-    def _merged_row(self, block: Block, part: Part) -> AttentionRow:
-        asks = self._asks(part)
-        return AttentionRow(
-            block,
-            part,
-            self._group(block),
-            self.layout,
-            self.call.trailing,
-            given=self.tokens if asks else self.layout.kept,
-            reordered=self.reorders,
+    def _merging(self, row: AttentionRow) -> AttentionRow | None:
+        """At a merged step; None if it needs nothing."""
+        part, asks = row.part, self._asks(row.part)
+        row = dataclasses.replace(
+            row,
             weighs=self._weighs(part),
             without_mask=weighs_without_mask(self.call.device),
             reads=asks and self.layout.kept_keys < self.tokens,
             full=asks,
             asks=asks and self.layout.kept < self.tokens,
-            moves_rotary=block.rotary is not None and self.scope == "site" and not asks,
-            corrected=self.corrected,
-            placement=self.placement,
+            moves_rotary=row.block.rotary is not None and self.scope == "site" and not asks,
             merged_inside=self.scope == "site" and bool(part.module) and part.attention == "",
         )
+        return row if self._is_needed(row, self._wraps) else None
 
     @staticmethod
     def _is_needed(row: AttentionRow, wrapped: bool) -> bool:

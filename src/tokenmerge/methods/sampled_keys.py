@@ -81,10 +81,7 @@ class SampledKeys(MergeConfig):
     def refresh_every(self) -> tuple[int, int]:
         return 1, 1
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        return self.layout_at(grid, 1)
-
-    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
         self._refuse_coarser(downsample, self.max_downsample)
         regions = regions_of(grid, tile_on(grid, self._sides))
         kept = regions.count + self.outliers

@@ -62,13 +62,10 @@ class SkipSteps(MergeConfig):
     def refresh_every(self) -> tuple[int, int]:
         return SHORT_IMAGES.refresh_every
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        return self.layout_at(grid, 1)
-
-    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
         if not self.sample_keys:
             raise CannotMerge("SkipSteps merges no tokens")
-        return SHORT_IMAGES.layout_at(grid, downsample)
+        return SHORT_IMAGES.layout(grid, downsample)
 
     def plan(self, tokens: Tensor, layout: Layout, context: BlockContext, previous: Operators | None) -> Operators:
         return SHORT_IMAGES.plan(tokens, layout, context, previous)

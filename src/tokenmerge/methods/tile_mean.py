@@ -122,10 +122,7 @@ class TileMean(MergeConfig):
     def ratio(self) -> float:
         return 1 - 1 / math.prod(self._sides)
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        return self.layout_keeping(grid, 1, ())
-
-    def layout_keeping(self, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...]) -> Layout:
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
         refuse_white_mask(grid, protected)
         if protected and self.outliers:
             raise ConfigError(f"outliers is {self.outliers} and keep protects other tokens: leave out one of the two.")

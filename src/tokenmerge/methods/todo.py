@@ -62,10 +62,7 @@ class ToDo(MergeConfig):
                     f"including, 1."
                 )
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        return self.layout_at(grid, downsample=1)
-
-    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
         ratios = (self.number("ratio"), *self.coarser_ratios)
         level = downsample.bit_length() - 1
         if level >= len(ratios) or ratios[level] == 0:

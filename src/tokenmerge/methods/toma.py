@@ -148,10 +148,7 @@ class ToMA(MergeConfig):
     def resamples(self) -> bool:
         return self.selector == "random"
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        return self.layout_keeping(grid, 1, ())
-
-    def layout_keeping(self, grid: tuple[int, ...], downsample: int, protected: tuple[int, ...]) -> Layout:
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
         refuse_white_mask(grid, protected)
         regions, ratio = self._regions(grid, protected), self.number("ratio")
         size = (regions.tokens - regions.protected) / regions.count

@@ -84,10 +84,7 @@ class ToMeSD(MergeConfig):
     def refresh_every(self) -> tuple[int, int]:
         return self.select_every, self.select_every
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
-        return self.layout_at(grid, downsample=1)
-
-    def layout_at(self, grid: tuple[int, ...], downsample: int) -> Layout:
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
         self._refuse_coarser(downsample, self.max_downsample)
         tokens, cell = math.prod(grid), self._cell(grid)
         if any(side > length for side, length in zip(cell, grid, strict=True)):

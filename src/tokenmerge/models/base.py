@@ -196,6 +196,8 @@ class Family:
     conditions: tuple[str, ...] = ("encoder_hidden_states", "class_labels")
     # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
     positions: tuple[str, ...] = ()
+    # Arguments with which blocks are left out, or something is added to the tokens between them (`Call.interleaved`).
+    between_blocks: tuple[str, ...] = ()
     # Tests hold that its blocks add what they make to their input and its parts do not, so neither is measured.
     known_residuals: bool = False
 
@@ -218,7 +220,12 @@ class Family:
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """What the root model was called with, by name. `args` is always empty."""
-        return Call(self.timestep_of(kwargs), signature_of(argument_of(kwargs, self.latent, "the family's latent")))
+        interleaved = any(kwargs.get(name) is not None for name in self.between_blocks)
+        return Call(self.timestep_of(kwargs), self.signature(kwargs), interleaved=interleaved)
+
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        """`Call.signature`. If other arguments than the latent's shape tell the grid, it holds the grid too."""
+        return signature_of(argument_of(kwargs, self.latent, "the family's latent"))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         """Arguments of a call for an image of height x width pixels, on the model's device, for counting and timing."""
@@ -304,25 +311,30 @@ def cos_sin_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) ->
 def blocks_of(
     model: nn.Module,
     name: str,
-    parts: Part | tuple[Part, ...],
+    parts: Part | tuple[Part, ...] | Callable[[Any], tuple[Part, ...]],
     output: int | None = None,
     rotary: Rotary | None = None,
     **more: Any,
 ) -> tuple[Block, ...]:
-    """The blocks that a model holds in a list called `name`, all of one kind, or the one block of that name.
+    """The blocks that a model holds in a list called `name`, or the one block of that name.
 
-    Options are those of `Block`.
+    parts: those of each block, or a function of the block's module. Other options are those of `Block`.
     """
-    parts = (parts,) if isinstance(parts, Part) else parts
+    given = (parts,) if isinstance(parts, Part) else parts
     try:
         found: Any = model.get_submodule(name)
     except AttributeError:
         children = ", ".join(child for child, _ in model.named_children())
         raise ConfigError(f"{type(model).__name__} has no module {name!r}: it has {children}.") from None
     if not hasattr(found, "__iter__"):
-        return (Block(name, found, parts, output, rotary, **more),)
-    named = found.items() if isinstance(found, nn.ModuleDict) else enumerate(found)
-    return tuple(Block(f"{name}.{key}", module, parts, output, rotary, **more) for key, module in named)
+        named = [(name, found)]
+    else:
+        items = found.items() if isinstance(found, nn.ModuleDict) else enumerate(found)
+        named = [(f"{name}.{key}", module) for key, module in items]
+    return tuple(
+        Block(path, module, given(module) if callable(given) else given, output, rotary, **more)
+        for path, module in named
+    )
 
 
 def is_a(model: object, *class_names: str) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Block, Call, Family, Stack, blocks_of, new_like, patch_grid, signature_of
+from tokenmerge.models.base import Block, Family, Part, Rotary, Stack, blocks_of, new_like, patch_grid
 
-__all__ = ["LatentFamily", "blocks_of", "first"]
+__all__ = ["LatentFamily", "Run", "blocks_of", "first"]
 
 
 def first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
@@ -19,28 +20,65 @@ def first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     return (0,)
 
 
+@dataclass(frozen=True)
+class Run:
+    """The blocks that a model holds in a list called `name`. The rest is as in `blocks_of`."""
+
+    name: str
+    parts: tuple[Part, ...] | Callable[[Any], tuple[Part, ...]]
+    output: int | None = None
+    rotary: Rotary | None = None
+    tokens_first: bool = False
+
+    def blocks(self, model: nn.Module) -> tuple[Block, ...]:
+        return blocks_of(model, self.name, self.parts, self.output, self.rotary, tokens_first=self.tokens_first)
+
+
 class LatentFamily(Family):
-    """Models whose `hidden_states` are a latent, (B, C, H, W): one token is made of each patch of it."""
+    """Models whose `hidden_states` are a latent, (B, C, H, W) or (B, C, F, H, W): a token is made of each patch of it.
 
-    def stack(self, model: nn.Module, name: str, blocks: tuple[Block, ...], **more: Any) -> Stack:
-        """Blocks on the patches of the latent. more: as in `Stack`."""
-        return Stack(name, name, model, partial(patch_grid, self.patch(model)), blocks, **more)
+    One that is more than its attributes say fills in `stacks`, or adds to `example_inputs`.
+    """
 
-    def patch(self, model: nn.Module) -> int | tuple[int, ...]:
-        """Latents to a token, a side."""
+    runs: tuple[Run, ...] = ()  # its blocks, which are one stack
+    fixed_order = ""  # as in `Stack`
+    between_blocks: tuple[str, ...] = ("controlnet_block_samples",)
+    # Of a call for counting: latent frames of the usual video, timestep, and how many tokens of text, and channels of
+    # each, `encoder_hidden_states` has. A name is that of an entry of the model's configuration.
+    frames = 0
+    time = 500.0
+    text: tuple[int | str, str] | None = None
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        return [self.stack(model, *self.runs)]
+
+    def stack(self, model: nn.Module, *runs: Run, **more: Any) -> Stack:
+        """A stack of these blocks on the patches of the latent. more: as in `Stack`."""
+        name = runs[0].name if len(runs) == 1 else "blocks"
+        blocks = tuple(block for run in runs for block in run.blocks(model))
+        return Stack(name, name, model, self.grid_of(model), blocks, **{"fixed_order": self.fixed_order, **more})
+
+    def grid_of(self, model: nn.Module) -> Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]:
+        """As in `Stack.grid`."""
         config: Any = model.config
-        patch: int | tuple[int, ...] = config.patch_size
-        return patch if isinstance(patch, int) else tuple(patch)
+        patch = config.patch_size
+        if isinstance(patch, (list, tuple)):
+            return partial(patch_grid, tuple(patch))
+        return partial(patch_grid, (getattr(config, "patch_size_t", None) or 1, patch, patch) if self.video else patch)
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        interleaved = kwargs.get("controlnet_block_samples") is not None
-        return Call(self.timestep_of(kwargs), signature_of(kwargs["hidden_states"]), interleaved=interleaved)
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        inputs = {"hidden_states": self.latents(model, size, batch), "timestep": self.times(model, batch, self.time)}
+        if self.text is not None:
+            tokens, channels = (getattr(model.config, of) if isinstance(of, str) else of for of in self.text)
+            inputs["encoder_hidden_states"] = self.noise(model, batch, tokens, channels)
+        return inputs
 
     def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
-        """(B, C, H, W): noise for an image of height x width pixels."""
+        """(B, C, H, W), or (B, C, F, H, W): noise for an image of height x width pixels."""
         config: Any = model.config
+        frames = (self.frames,) if self.frames else ()
         rows, columns = size[0] // self.pixels, size[1] // self.pixels
-        return torch.randn(batch, config.in_channels, rows, columns, **new_like(model))
+        return self.noise(model, batch, config.in_channels, *frames, rows, columns)
 
     def noise(self, model: nn.Module, batch: int, *shape: int) -> Tensor:
         """(B, *shape): values for any other input, such as a text's embeddings."""

@@ -2,55 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tokenmerge.models.base import (
-    Call,
-    Family,
-    Part,
-    Rotary,
-    Stack,
-    blocks_of,
-    cos_sin_at,
-    new_like,
-    signature_of,
-)
+from tokenmerge.models.base import Part, Rotary, cos_sin_at, new_like
+from tokenmerge.models.builders import LatentFamily, Run
 
 PARTS = (Part(("self",), "attn1", mask="3d", text="first"), Part(("mlp",), "ff", text="first"))
-ROTARY = Rotary("image_rotary_emb", cos_sin_at)
 
 
-class CogVideoXFamily(Family):
+class CogVideoXFamily(LatentFamily):
     """One stack of joint blocks over frames, rows and columns; text stands before the video."""
 
     name = "CogVideoX (1.0, 1.5)"
     class_name = "CogVideoXTransformer3DModel"
     video = True
+    runs = (Run("transformer_blocks", PARTS, output=0, rotary=Rotary("image_rotary_emb", cos_sin_at)),)
+    frames = 13  # of 49
+    text = "max_text_seq_length", "text_embed_dim"
 
-    def stacks(self, model: nn.Module) -> list[Stack]:
+    def grid_of(self, model: nn.Module) -> Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]:
         config: Any = model.config
-        patch = getattr(config, "patch_size_t", None) or 1, config.patch_size
-        blocks = blocks_of(model, "transformer_blocks", PARTS, output=0, rotary=ROTARY)
-        return [Stack("transformer_blocks", "transformer_blocks", model, partial(_grid, *patch), blocks)]
+        return partial(_grid, _depth(model), config.patch_size)
+
+    def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
+        """(B, F, C, H, W)"""
+        config: Any = model.config
+        return self.noise(model, batch, self.frames * _depth(model), config.in_channels, size[0] // 8, size[1] // 8)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
         new = new_like(model)
-        # 49 frames of a video are 13 latent ones, 226 the length of a prompt.
-        grid = 13, size[0] // 16, size[1] // 16
-        depth = getattr(config, "patch_size_t", None) or 1
-        inputs: dict[str, Any] = {
-            "hidden_states": torch.randn(batch, grid[0] * depth, config.in_channels, grid[1] * 2, grid[2] * 2, **new),
-            "encoder_hidden_states": torch.randn(batch, config.max_text_seq_length, config.text_embed_dim, **new),
-            "timestep": torch.full((batch,), 500.0, **new),
-        }
+        inputs = super().example_inputs(model, size, batch)
         if config.use_rotary_positional_embeddings:
-            rows = torch.randn(grid[0] * grid[1] * grid[2], config.attention_head_dim, **new)
+            rows = torch.randn(self.frames * (size[0] // 16) * (size[1] // 16), config.attention_head_dim, **new)
             inputs["image_rotary_emb"] = (rows.cos(), rows.sin())
         if getattr(config, "ofs_embed_dim", None) is not None:
             inputs["ofs"] = torch.full((1,), 2.0, **new)
@@ -62,13 +51,12 @@ class ConsisIDFamily(CogVideoXFamily):
 
     name = "ConsisID"
     class_name = "ConsisIDTransformer3DModel"
+    between_blocks = ("id_cond",)
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        return Call(
-            timestep=kwargs.get("timestep"),
-            signature=signature_of(kwargs["hidden_states"]),
-            interleaved=kwargs.get("id_cond") is not None,
-        )
+
+def _depth(model: nn.Module) -> int:
+    """Latent frames to a token."""
+    return getattr(model.config, "patch_size_t", None) or 1
 
 
 def _grid(depth: int, side: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:

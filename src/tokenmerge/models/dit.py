@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Stack
-from tokenmerge.models.builders import LatentFamily
-from tokenmerge.models.unet import basic_blocks
+from tokenmerge.models.builders import LatentFamily, Run
+from tokenmerge.models.unet import basic_parts
 
 
 class DiTFamily(LatentFamily):
@@ -17,9 +16,7 @@ class DiTFamily(LatentFamily):
 
     name = "DiT"
     class_name = "DiTTransformer2DModel"
-
-    def stacks(self, model: nn.Module) -> list[Stack]:
-        return [self.stack(model, "transformer_blocks", basic_blocks(model.transformer_blocks, "transformer_blocks"))]
+    runs = (Run("transformer_blocks", basic_parts),)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         latents = self.latents(model, size, batch)

@@ -8,43 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.models.base import Part, Rotary, Stack, rows_at
-from tokenmerge.models.builders import LatentFamily, blocks_of, first
+from tokenmerge.models.builders import LatentFamily, Run, first
 
 PARTS = (
     Part(("self",), "self_attention", mask="4d", text="first"),
     Part(("mlp",), "mlp", text="first", tokens_first=True),
 )
-
-
-class ErnieImageFamily(LatentFamily):
-    """One stack of blocks on (L, B, C), the image before its text."""
-
-    name = "ERNIE-Image"
-    class_name = "ErnieImageTransformer2DModel"
-    pixels = 16
-    conditions = ("text_bth",)
-
-    def stacks(self, model: nn.Module) -> list[Stack]:
-        rotary = Rotary(("rotary_pos_emb", "temb"), _rows_at, attention_argument="image_rotary_emb", per_sample=True)
-        blocks = blocks_of(model, "layers", PARTS, rotary=rotary, tokens_first=True)
-        return [self.stack(model, "layers", blocks, starts=first)]
-
-    def prepare_meta(self, model: nn.Module) -> None:
-        # It makes position embeddings under autocast, which the meta device has not.
-        width = sum(model.config.rope_axes_dim)  # type: ignore[union-attr, arg-type]
-        embedder: Any = model.pos_embed
-        embedder.forward = lambda ids: torch.empty(*ids.shape[:2], 1, width, device="meta")
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        latents = self.latents(model, size, batch)
-        # 256 is the length of a prompt.
-        return {
-            "hidden_states": latents,
-            "timestep": self.times(model, batch, 500.0),
-            "text_bth": self.noise(model, batch, 256, config.text_in_dim),
-            "text_lens": torch.full((batch,), 256, device=latents.device),
-        }
 
 
 def _rows_at(embedding: Any, places: Tensor, tokens: int) -> Any:
@@ -54,3 +23,33 @@ def _rows_at(embedding: Any, places: Tensor, tokens: int) -> Any:
     rows, modulation = embedding
     moved = rows_at(rows, places, tokens)
     return moved, [each[: moved.shape[1]] for each in modulation]
+
+
+ROTARY = Rotary(("rotary_pos_emb", "temb"), _rows_at, attention_argument="image_rotary_emb", per_sample=True)
+
+
+class ErnieImageFamily(LatentFamily):
+    """One stack of blocks on (L, B, C), the image before its text."""
+
+    name = "ERNIE-Image"
+    class_name = "ErnieImageTransformer2DModel"
+    pixels = 16
+    conditions = ("text_bth",)
+    runs = (Run("layers", PARTS, rotary=ROTARY, tokens_first=True),)
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        return [self.stack(model, *self.runs, starts=first)]
+
+    def prepare_meta(self, model: nn.Module) -> None:
+        # It makes position embeddings under autocast, which the meta device has not.
+        width = sum(model.config.rope_axes_dim)  # type: ignore[union-attr, arg-type]
+        embedder: Any = model.pos_embed
+        embedder.forward = lambda ids: torch.empty(*ids.shape[:2], 1, width, device="meta")
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        config: Any = model.config
+        inputs = super().example_inputs(model, size, batch)
+        # 256 is the length of a prompt.
+        inputs["text_bth"] = self.noise(model, batch, 256, config.text_in_dim)
+        inputs["text_lens"] = torch.full((batch,), 256, device=inputs["text_bth"].device)
+        return inputs

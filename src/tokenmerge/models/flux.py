@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from tokenmerge.models.arguments import argument_names
-from tokenmerge.models.base import (
-    Call,
-    Family,
-    Part,
-    Rotary,
-    Stack,
-    cos_sin_at,
-    new_like,
-    signature_of,
-)
+from tokenmerge.models.base import Family, Part, Rotary, Stack, cos_sin_at, new_like
 from tokenmerge.models.builders import blocks_of
 from tokenmerge.models.position_ids import grid_of_ids, image_ids, reference_grids
 
@@ -50,6 +41,7 @@ class FluxFamily(Family):
     name = "Flux.1 (dev, schnell, Fill, Kontext)"
     class_name = "FluxTransformer2DModel"
     positions = ("img_ids", "txt_ids")
+    between_blocks = ("controlnet_block_samples", "controlnet_single_block_samples")
     double_parts: tuple[Part, ...] = DOUBLE_PARTS
     single_parts: tuple[Part, ...] = SINGLE_PARTS
     single_output: int | None = 1  # None: single blocks take and return text and image in one sequence
@@ -62,22 +54,10 @@ class FluxFamily(Family):
     def stacks(self, model: nn.Module) -> list[Stack]:
         double = blocks_of(model, "transformer_blocks", self.double_parts, 1, ROTARY)
         single = blocks_of(model, "single_transformer_blocks", self.single_parts, self.single_output, ROTARY)
-        return [
-            Stack(
-                "blocks", "blocks", model, _grid, (*double, *single), trailing=_references, references=_reference_grids
-            )
-        ]
+        return [Stack("blocks", "blocks", model, _grid, (*double, *single), _references, _reference_grids)]
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        controls = (
-            kwargs.get("controlnet_block_samples"),
-            kwargs.get("controlnet_single_block_samples"),
-        )
-        return Call(
-            timestep=self.timestep_of(kwargs),
-            signature=(signature_of(kwargs["hidden_states"]), _grid(args, kwargs)),
-            interleaved=any(control is not None for control in controls),
-        )
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        return super().signature(kwargs), _grid((), kwargs)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Call, Family, Part, Rotary, Stack, cos_sin_at, new_like, rows_at, signature_of
+from tokenmerge.models.base import Family, Part, Rotary, Stack, cos_sin_at, new_like, rows_at
 from tokenmerge.models.builders import blocks_of
 from tokenmerge.models.flux import with_values
 from tokenmerge.models.position_ids import grid_of_ids, image_ids
@@ -33,9 +33,8 @@ class Flux3Family(Family):
             Stack("single_transformer_blocks", "single", model, _grid, joint, trailing=_references),
         ]
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        signature = signature_of(kwargs["hidden_states"]), _grid(args, kwargs), _references(args, kwargs)
-        return Call(self.timestep_of(kwargs), signature)
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        return super().signature(kwargs), _grid((), kwargs), _references((), kwargs)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models.base import Call, Part, Rotary, Stack, rows_at, signature_of
-from tokenmerge.models.builders import LatentFamily, blocks_of, first
+from tokenmerge.models.builders import LatentFamily, Run, first
 
 DOUBLE_PARTS = (
     Part(("self",), "block.attn1", mask="inside", text="last", context_argument="norm_encoder_hidden_states"),
@@ -22,6 +22,16 @@ SINGLE_PARTS = (
 )
 
 
+def _first_rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
+    image, text = rows[:, :tokens], rows[:, tokens:]
+    moved = rows_at(image, places, tokens)
+    return torch.cat([moved, text.expand(moved.shape[0], *text.shape[1:])], dim=1)
+
+
+DOUBLE = Run("double_stream_blocks", DOUBLE_PARTS, 0, Rotary("image_rotary_emb", _first_rows_at, per_sample=True))
+SINGLE = Run("single_stream_blocks", SINGLE_PARTS, None, Rotary("image_rotary_emb", rows_at, per_sample=True))
+
+
 class HiDreamFamily(LatentFamily):
     """Double, then single blocks, with text behind the image. Every block reads another layer of the text encoder."""
 
@@ -29,21 +39,10 @@ class HiDreamFamily(LatentFamily):
     class_name = "HiDreamImageTransformer2DModel"
     timestep = "timesteps"
     conditions = ("encoder_hidden_states_t5", "encoder_hidden_states_llama3", "pooled_embeds")
+    runs = DOUBLE, SINGLE
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        double = blocks_of(
-            model,
-            "double_stream_blocks",
-            DOUBLE_PARTS,
-            output=0,
-            rotary=Rotary("image_rotary_emb", _first_rows_at, per_sample=True),
-        )
-        rotary = Rotary("image_rotary_emb", rows_at, per_sample=True)
-        single = blocks_of(model, "single_stream_blocks", SINGLE_PARTS, rotary=rotary)
-        return [
-            self.stack(model, "double_stream_blocks", double),
-            self.stack(model, "single_stream_blocks", single, starts=first),
-        ]
+        return [self.stack(model, DOUBLE), self.stack(model, SINGLE, starts=first)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         hidden = kwargs["hidden_states"]
@@ -86,9 +85,3 @@ class _EqualShares:
         for expert in self.experts:
             expert(tokens[: tokens.shape[0] * self.activated // len(self.experts)])
         return tokens
-
-
-def _first_rows_at(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
-    image, text = rows[:, :tokens], rows[:, tokens:]
-    moved = rows_at(image, places, tokens)
-    return torch.cat([moved, text.expand(moved.shape[0], *text.shape[1:])], dim=1)

@@ -7,16 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Part, Rotary, Stack, cos_sin_at, new_like
-from tokenmerge.models.builders import LatentFamily, blocks_of
+from tokenmerge.models.base import Part, Rotary, cos_sin_at, new_like
+from tokenmerge.models.builders import LatentFamily, Run
 
-PARTS = (
-    Part(("self",), "attn1", mask="3d", own_keys=False),
-    Part(("cross",), "attn2", rotary=True),
-    Part(("mlp",), "ff"),
-)
-ROTARY = Rotary("image_rotary_emb", cos_sin_at)
-SKIPS = "its later blocks also read the tokens that earlier blocks gave"
+PARTS = (Part(("self",), "attn1", mask="3d"), Part(("cross",), "attn2", rotary=True), Part(("mlp",), "ff"))
 
 
 class HunyuanDiTFamily(LatentFamily):
@@ -24,9 +18,9 @@ class HunyuanDiTFamily(LatentFamily):
 
     name = "HunyuanDiT"
     class_name = "HunyuanDiT2DModel"
-
-    def stacks(self, model: nn.Module) -> list[Stack]:
-        return [self.stack(model, "blocks", blocks_of(model, "blocks", PARTS, rotary=ROTARY), fixed_order=SKIPS)]
+    runs = (Run("blocks", PARTS, rotary=Rotary("image_rotary_emb", cos_sin_at)),)
+    fixed_order = "its later blocks also read the tokens that earlier blocks gave"
+    text = "text_len", "cross_attention_dim"
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
@@ -34,9 +28,7 @@ class HunyuanDiTFamily(LatentFamily):
         side = self.pixels * config.patch_size
         rows = torch.ones((size[0] // side) * (size[1] // side), config.attention_head_dim, **new)
         inputs: dict[str, Any] = {
-            "hidden_states": self.latents(model, size, batch),
-            "timestep": self.times(model, batch, 500.0),
-            "encoder_hidden_states": self.noise(model, batch, config.text_len, config.cross_attention_dim),
+            **super().example_inputs(model, size, batch),
             "text_embedding_mask": torch.ones(batch, config.text_len, **new),
             "encoder_hidden_states_t5": self.noise(model, batch, config.text_len_t5, config.cross_attention_dim_t5),
             "text_embedding_mask_t5": torch.ones(batch, config.text_len_t5, **new),

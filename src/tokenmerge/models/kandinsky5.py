@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.base import (
-    Call,
-    Family,
-    Part,
-    Rotary,
-    Stack,
-    blocks_of,
-    new_like,
-    rows_at,
-    signature_of,
-)
+from tokenmerge.models.base import Call, Part, Rotary, rows_at
+from tokenmerge.models.builders import LatentFamily, Run
 
 PARTS = (
     Part(("self",), "self_attention", mask="inside"),
@@ -29,23 +20,25 @@ PARTS = (
 ROTARY = Rotary("rope", rows_at, attention_argument="rotary_emb", per_sample=True)
 
 
-class Kandinsky5Family(Family):
+class Kandinsky5Family(LatentFamily):
     """One stack of blocks over frames, rows and columns; images have one frame."""
 
     name = "Kandinsky 5 (video, image)"
     class_name = "Kandinsky5Transformer3DModel"
     video = True
     conditions = ("encoder_hidden_states", "pooled_projections")
+    runs = (Run("visual_transformer_blocks", PARTS, rotary=ROTARY),)
+    frames = 31  # of 121
+    text = 256, "in_text_dim"
 
-    def stacks(self, model: nn.Module) -> list[Stack]:
-        name = "visual_transformer_blocks"
+    def grid_of(self, model: nn.Module) -> Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]:
         patch = tuple(model.config.patch_size)  # type: ignore[union-attr, arg-type]
 
         def grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
             sides = kwargs["hidden_states"].shape[1:4]  # channels come last
             return tuple(side // length for side, length in zip(sides, patch, strict=True))
 
-        return [Stack(name, name, model, grid, blocks_of(model, name, PARTS, rotary=ROTARY))]
+        return grid
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         if kwargs.get("sparse_params") is not None:
@@ -53,20 +46,23 @@ class Kandinsky5Family(Family):
                 "this call uses Kandinsky's sparse attention (sparse_params), which needs every token in an order of "
                 "its own: set attention_type='regular' in the model's config, or take merging out with handle.remove()."
             )
-        return Call(kwargs.get("timestep"), signature_of(kwargs["hidden_states"]))
+        return super().read_call(args, kwargs)
+
+    def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
+        """(B, F, H, W, C)"""
+        config: Any = model.config
+        channels = 2 * config.in_visual_dim + 1 if config.visual_cond else config.in_visual_dim
+        return self.noise(model, batch, self.frames, size[0] // 8, size[1] // 8, channels)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
-        new = new_like(model)
-        # 121 frames of a video are 31 latent ones, 256 is the length of a prompt.
-        frames, rows, columns = 31, size[0] // 16, size[1] // 16
-        channels = 2 * config.in_visual_dim + 1 if config.visual_cond else config.in_visual_dim
-        indices = [torch.arange(count, device=new["device"]) for count in (frames, rows, columns, 256)]
+        inputs = super().example_inputs(model, size, batch)
+        texts = inputs["encoder_hidden_states"]
+        lengths = self.frames, size[0] // 16, size[1] // 16, texts.shape[1]
+        indices = [torch.arange(length, device=texts.device) for length in lengths]
         return {
-            "hidden_states": torch.randn(batch, frames, rows * 2, columns * 2, channels, **new),
-            "encoder_hidden_states": torch.randn(batch, 256, config.in_text_dim, **new),
-            "pooled_projections": torch.randn(batch, config.in_text_dim2, **new),
-            "timestep": torch.full((batch,), 500.0, **new),
+            **inputs,
+            "pooled_projections": self.noise(model, batch, config.in_text_dim2),
             "visual_rope_pos": indices[:3],
             "text_rope_pos": indices[3],
         }

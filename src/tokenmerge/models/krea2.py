@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Call, Family, Part, Rotary, Stack, cos_sin_at, new_like, signature_of
+from tokenmerge.models.base import Family, Part, Rotary, Stack, cos_sin_at, new_like
 from tokenmerge.models.builders import blocks_of
 from tokenmerge.models.flux import with_values
 from tokenmerge.models.position_ids import grid_of_ids, image_ids
@@ -28,9 +28,8 @@ class Krea2Family(Family):
         blocks = blocks_of(model, "transformer_blocks", PARTS, rotary=ROTARY)
         return [Stack("transformer_blocks", "transformer_blocks", model, _grid, blocks, trailing=_behind)]
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        signature = signature_of(kwargs["hidden_states"]), _grid(args, kwargs)
-        return Call(self.timestep_of(kwargs), signature)
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        return super().signature(kwargs), _grid((), kwargs)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from tokenmerge.models.base import (
-    TIME_PER_TOKEN,
-    Block,
-    Call,
-    Family,
-    Part,
-    Rotary,
-    Stack,
-    cos_sin_at,
-    new_like,
-    signature_of,
-)
+from tokenmerge.models.base import TIME_PER_TOKEN, Call, Family, Part, Rotary, Stack, blocks_of, cos_sin_at, new_like
 
 PARTS = (Part(("self",), "attn1", mask="3d"), Part(("cross",), "attn2"), Part(("mlp",), "ff"))
 ROTARY = Rotary("image_rotary_emb", cos_sin_at, per_sample=True)
@@ -33,21 +23,16 @@ class LTXFamily(Family):
     video = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        blocks = tuple(
-            Block(f"transformer_blocks.{index}", module, PARTS, rotary=ROTARY)
-            for index, module in enumerate(model.transformer_blocks)  # type: ignore[arg-type]
-        )
+        blocks = blocks_of(model, "transformer_blocks", PARTS, rotary=ROTARY)
         return [Stack("transformer_blocks", "transformer_blocks", model, grid_of_video, blocks)]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         timestep = kwargs["timestep"]
-        hidden = kwargs["hidden_states"]
         per_token = timestep.dim() > 1 and timestep.shape[1] > 1
-        return Call(
-            timestep=timestep,
-            signature=(signature_of(hidden), grid_of_video(args, kwargs)),
-            fixed_order=TIME_PER_TOKEN if per_token else "",
-        )
+        return dataclasses.replace(super().read_call(args, kwargs), fixed_order=TIME_PER_TOKEN if per_token else "")
+
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        return super().signature(kwargs), grid_of_video((), kwargs)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

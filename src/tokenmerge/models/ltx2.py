@@ -7,10 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Part, Rotary, Stack, blocks_of, new_like, rows_at
-from tokenmerge.models.ltx import LTXFamily, grid_of_video
-
-PARTS = (Part(("self",), "attn1", mask="3d"), Part(("cross",), "attn2"), Part(("mlp",), "ff"))
+from tokenmerge.models.base import Rotary, Stack, blocks_of, new_like, rows_at
+from tokenmerge.models.ltx import PARTS, LTXFamily, grid_of_video
 
 
 class LTX2Family(LTXFamily):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tokenmerge.models.base import Part, Rotary, Stack, rows_at
-from tokenmerge.models.builders import LatentFamily, blocks_of
+from tokenmerge.models.builders import LatentFamily, Run
 from tokenmerge.models.position_ids import lengths_of
 
 # Attention is given what the norm returns twice, for queries and for keys.
@@ -27,12 +27,12 @@ class Lumina2Family(LatentFamily):
     class_name = "Lumina2Transformer2DModel"
     timestep_rises = True
     positions = ("encoder_attention_mask",)
+    runs = tuple(Run(name, PARTS, rotary=ROTARY) for name in ("noise_refiner", "layers"))
+    time = 0.5
+    text = 256, "cap_feat_dim"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        return [
-            self.stack(model, name, blocks_of(model, name, PARTS, rotary=ROTARY), starts=_behind_text)
-            for name in ("noise_refiner", "layers")
-        ]
+        return [self.stack(model, run, starts=_behind_text) for run in self.runs]
 
     def prepare_meta(self, model: nn.Module) -> None:
         # The mask keeps its values, which the model reads, and so is on another device than what it masks.
@@ -40,16 +40,11 @@ class Lumina2Family(LatentFamily):
             block.register_forward_pre_hook(lambda _, args: (args[0], args[1].to("meta"), *args[2:]))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        # 256 is the length of a prompt. The mask must have values: they tell where images begin.
-        device = next(model.parameters()).device
-        mask = torch.ones(batch, 256, dtype=torch.int64, device="cpu" if device.type == "meta" else device)
-        return {
-            "hidden_states": self.latents(model, size, batch),
-            "timestep": self.times(model, batch, 0.5),
-            "encoder_hidden_states": self.noise(model, batch, 256, config.cap_feat_dim),
-            "encoder_attention_mask": mask,
-        }
+        inputs = super().example_inputs(model, size, batch)
+        texts = inputs["encoder_hidden_states"]
+        # The mask must have values: they tell where images begin.
+        device = "cpu" if texts.is_meta else texts.device
+        return {**inputs, "encoder_attention_mask": torch.ones(texts.shape[:2], dtype=torch.int64, device=device)}
 
 
 def _behind_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:

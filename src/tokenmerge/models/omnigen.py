@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Part, Rotary, Stack, cos_sin_at, new_like
-from tokenmerge.models.builders import LatentFamily, blocks_of
+from tokenmerge.models.base import Part, Rotary, cos_sin_at, new_like
+from tokenmerge.models.builders import LatentFamily, Run
 
 # Attention is given what the norm returns twice, for queries and for keys.
 PARTS = (
@@ -24,13 +24,7 @@ class OmniGenFamily(LatentFamily):
     class_name = "OmniGenTransformer2DModel"
     timestep_rises = True
     conditions = ("input_ids", "input_img_latents")
-
-    def stacks(self, model: nn.Module) -> list[Stack]:
-        return [
-            self.stack(
-                model, "layers", blocks_of(model, "layers", PARTS, rotary=Rotary("image_rotary_emb", cos_sin_at))
-            )
-        ]
+    runs = (Run("layers", PARTS, rotary=Rotary("image_rotary_emb", cos_sin_at)),)
 
     def prepare_meta(self, model: nn.Module) -> None:
         # It chooses factors by the largest position, which a tensor without values cannot say.

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tokenmerge.models.arguments import argument_names
-from tokenmerge.models.base import (
-    Call,
-    Family,
-    Part,
-    Rotary,
-    Stack,
-    new_like,
-    rows_at,
-    signature_of,
-)
+from tokenmerge.models.base import Family, Part, Rotary, Stack, new_like, rows_at
 from tokenmerge.models.builders import blocks_of
 
 
@@ -37,6 +28,7 @@ class QwenImageFamily(Family):
 
     name = "Qwen-Image (and Edit, Layered)"
     class_name = "QwenImageTransformer2DModel"
+    between_blocks = ("controlnet_block_samples",)
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         blocks = blocks_of(model, "transformer_blocks", PARTS, output=1, rotary=ROTARY)
@@ -54,13 +46,8 @@ class QwenImageFamily(Family):
             )
         ]
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = kwargs["hidden_states"]
-        return Call(
-            timestep=kwargs.get("timestep"),
-            signature=(signature_of(hidden), grid_of_shapes(args, kwargs)),
-            interleaved=kwargs.get("controlnet_block_samples") is not None,
-        )
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        return super().signature(kwargs), grid_of_shapes((), kwargs)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from tokenmerge.errors import ConfigError
-from tokenmerge.models.base import Call, Family, Part, Rotary, Stack, new_like, rows_at, signature_of
+from tokenmerge.models.base import Family, Part, Rotary, Stack, new_like, rows_at
 from tokenmerge.models.builders import blocks_of
 from tokenmerge.models.flux import with_values
 
@@ -41,9 +41,8 @@ class QwenImage21Family(Family):
             )
         return [Stack("transformer_blocks", "transformer_blocks", model, _grid, blocks)]
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        signature = signature_of(kwargs["hidden_states"]), _grid(args, kwargs)
-        return Call(self.timestep_of(kwargs), signature)
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        return super().signature(kwargs), _grid((), kwargs)
 
     def prepare_meta(self, model: nn.Module) -> None:
         # The mask of slots keeps its values, which the model reads, and so do masks that it makes of that one.

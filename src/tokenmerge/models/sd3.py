@@ -2,66 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
-from tokenmerge.models.base import (
-    Block,
-    Call,
-    Family,
-    Part,
-    Stack,
-    new_like,
-    patch_grid,
-    signature_of,
-)
-
-
-class SD3Family(Family):
-    """One stack of joint blocks, some with a second attention over the image alone; positions are added before."""
-
-    name = "Stable Diffusion 3 and 3.5"
-    class_name = "SD3Transformer2DModel"
-
-    def stacks(self, model: nn.Module) -> list[Stack]:
-        config: Any = model.config
-        modules: Any = model.transformer_blocks
-        blocks = tuple(
-            Block(f"transformer_blocks.{index}", module, _parts(module), output=1)
-            for index, module in enumerate(modules)
-        )
-        return [
-            Stack("transformer_blocks", "transformer_blocks", model, partial(patch_grid, config.patch_size), blocks)
-        ]
-
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        # A list of layers to leave out comes with skip-layer guidance.
-        apart = (
-            kwargs.get("block_controlnet_hidden_states"),
-            kwargs.get("skip_layers"),
-        )
-        return Call(
-            timestep=kwargs.get("timestep"),
-            signature=signature_of(kwargs["hidden_states"]),
-            interleaved=any(given is not None for given in apart),
-        )
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        new = new_like(model)
-        # 77 tokens of text from CLIP and 256 from T5.
-        return {
-            "hidden_states": torch.randn(batch, config.in_channels, size[0] // 8, size[1] // 8, **new),
-            "encoder_hidden_states": torch.randn(batch, 77 + 256, config.joint_attention_dim, **new),
-            "pooled_projections": torch.randn(batch, config.pooled_projection_dim, **new),
-            "timestep": torch.full((batch,), 500.0, **new),
-        }
+from tokenmerge.models.base import Part
+from tokenmerge.models.builders import LatentFamily, Run
 
 
 def _parts(block: Any) -> tuple[Part, ...]:
     joint, mlp = Part(("self",), "attn", mask="inside", text="last"), Part(("mlp",), "ff")
     return (joint, mlp) if block.attn2 is None else (joint, Part(("self",), "attn2", mask="inside"), mlp)
+
+
+class SD3Family(LatentFamily):
+    """One stack of joint blocks, some with a second attention over the image alone; positions are added before."""
+
+    name = "Stable Diffusion 3 and 3.5"
+    class_name = "SD3Transformer2DModel"
+    runs = (Run("transformer_blocks", _parts, output=1),)
+    between_blocks = ("block_controlnet_hidden_states", "skip_layers")  # the second comes with skip-layer guidance
+    text = 77 + 256, "joint_attention_dim"  # from CLIP and from T5
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        inputs = super().example_inputs(model, size, batch)
+        channels: Any = model.config.pooled_projection_dim  # type: ignore[union-attr]
+        return {**inputs, "pooled_projections": self.noise(model, batch, channels)}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Block, Call, Family, Part, Stack, is_a, signature_of
+from tokenmerge.models.base import Call, Family, Part, Stack, blocks_of, is_a, signature_of
 
 
 class UNetFamily(Family):
@@ -31,7 +31,7 @@ class UNetFamily(Family):
                 level=name.split(".attentions")[0],
                 owner=module,
                 grid=_grid,
-                blocks=basic_blocks(module.transformer_blocks, f"{name}.transformer_blocks"),
+                blocks=blocks_of(model, f"{name}.transformer_blocks", basic_parts),
                 downsample=2 ** (_depth(name, levels) - finest),
                 norm="norm",
             )
@@ -69,22 +69,13 @@ class UNetFamily(Family):
         return inputs
 
 
-def basic_blocks(modules: Any, prefix: str) -> tuple[Block, ...]:
-    """diffusers' `BasicTransformerBlock`s, which PixArt has too."""
-    blocks = []
-    for index, module in enumerate(modules):
-        parts = [_self_attention(module)]
-        if module.attn2 is not None:
-            parts.append(Part(("cross",), "attn2"))
-        parts.append(Part(("mlp",), "ff"))
-        blocks.append(Block(f"{prefix}.{index}", module, tuple(parts)))
-    return tuple(blocks)
-
-
-def _self_attention(module: Any) -> Part:
-    if module.only_cross_attention:  # its keys are the text's
-        return Part(("self",), "attn1")
-    return Part(("self",), "attn1", own_keys=True, mask="3d")
+def basic_parts(block: Any) -> tuple[Part, ...]:
+    """The parts of diffusers' `BasicTransformerBlock`, which PixArt has too."""
+    # With cross-attention alone, the keys of the first attention are the text's.
+    self_attention = Part(("self",), "attn1", own_keys=True, mask="3d")
+    first = Part(("self",), "attn1") if block.only_cross_attention else self_attention
+    cross = () if block.attn2 is None else (Part(("cross",), "attn2"),)
+    return first, *cross, Part(("mlp",), "ff")
 
 
 def _depth(name: str, levels: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class ZImageFamily(Family):
     timestep = "t"
     timestep_rises = True
     conditions = ("cap_feats",)
+    between_blocks = ("controlnet_block_samples",)
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         return [
@@ -33,15 +34,16 @@ class ZImageFamily(Family):
         ]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        images = kwargs["x"]
-        if isinstance(images[0], list):
+        if isinstance(kwargs["x"][0], list):
             raise MergeRuntimeError(
                 "Z-Image was called with several images a sample (omni mode), whose tokens merging cannot tell apart: "
                 "take merging out with handle.remove()."
             )
-        interleaved = kwargs.get("controlnet_block_samples") is not None
-        signature = len(images), signature_of(images[0])
-        return Call(self.timestep_of(kwargs), signature, interleaved=interleaved)
+        return super().read_call(args, kwargs)
+
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        images = kwargs["x"]
+        return len(images), signature_of(images[0])
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

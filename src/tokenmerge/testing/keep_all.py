@@ -41,7 +41,7 @@ class Nothing(MergeConfig):
     min_tokens: int = 0
     proportional: bool = True
 
-    def layout(self, grid: tuple[int, ...]) -> Layout:
+    def layout(self, grid: tuple[int, ...], downsample: int = 1, protected: tuple[int, ...] = ()) -> Layout:
         if math.prod(grid) < 4:
             raise CannotMerge(f"{grid} has fewer than four tokens")
         regions = regions_of(grid, (*[1] * (len(grid) - 2), *(min(2, side) for side in grid[-2:])))
