@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, with_argument
@@ -127,7 +129,7 @@ def shapes_of_call(
     names: tuple[str, ...], by_value: tuple[str, ...], timestep: str, args: Args, kwargs: Kwargs
 ) -> tuple[Args, Kwargs]:
     """A call's arguments as empty tensors of the same shapes, but for those from whose values the grid is read."""
-    shapes: tuple[Args, Kwargs] = _shapes_of(args), _shapes_of(kwargs)
+    shapes: tuple[Args, Kwargs] = tree_map_only(Tensor, partial(torch.empty_like, device="meta"), (args, kwargs))
     for name in by_value:
         value = given_argument(names, args, kwargs, name)
         if value is not None:
@@ -136,13 +138,3 @@ def shapes_of_call(
         # As a number it would be read, and every call with it be the same step.
         shapes = with_argument(names, *shapes, timestep, torch.empty((), device="meta"))
     return shapes
-
-
-def _shapes_of(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return torch.empty_like(value, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(_shapes_of(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _shapes_of(item) for key, item in value.items()}
-    return value

@@ -7,6 +7,7 @@ nothing waits for the device.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokenmerge.ops.hashing import scrambled
+from tokenmerge.ops.indexing import tokens_at
 
 # Similarities in memory at a time, 256 MB of them: large images have far more, and need not have them all at once.
 MOST_SCORES = 2**26
@@ -119,12 +121,12 @@ def merge_by_mlerp(tokens: Tensor, matching: Matching) -> Tensor:
 
 def merge_by_pruning(tokens: Tensor, matching: Matching) -> Tensor:
     """Kept tokens stay as they are and the others are dropped. (B, N, C) -> (B, M, C)."""
-    return _rows(tokens, matching.kept)
+    return tokens_at(tokens, matching.kept)
 
 
 def unmerge_by_copy(tokens: Tensor, matching: Matching) -> Tensor:
     """Every token reads what the one that stands for it has become. (B, M, C) -> (B, N, C)."""
-    return _rows(tokens, matching.place)
+    return tokens_at(tokens, matching.place)
 
 
 def _nearest(unit: Tensor, sources: Tensor, destinations: Tensor, one_for_batch: bool) -> tuple[Tensor, Tensor]:
@@ -160,13 +162,6 @@ def _grouped(kept: Tensor, place: Tensor) -> Matching:
     )
 
 
-def _rows(tokens: Tensor, index: Tensor) -> Tensor:
-    """(B, n, C), (B, m) -> (B, m, C): whole rows at once, which is several times faster than `gather`."""
-    batch, length, channels = tokens.shape
-    first = torch.arange(batch, device=index.device).unsqueeze(1) * length
-    return tokens.reshape(-1, channels).index_select(0, (index + first).flatten()).view(batch, -1, channels)
-
-
 def _cells_of(grid: tuple[int, ...], cell: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Tokens of each whole cell (K, c), row by row, and those at the edges that fill no cell (E,)."""
     whole = [length // side for length, side in zip(grid, cell, strict=True)]
@@ -191,7 +186,7 @@ def _spread_order(cell: tuple[int, ...]) -> list[int]:
     >>> _spread_order((2, 2))
     [0, 3, 1, 2]
     """
-    places = [_coordinates(slot, cell) for slot in range(math.prod(cell))]
+    places = list(itertools.product(*map(range, cell)))
     order = [0]
     while len(order) < len(places):
         nearest = {
@@ -201,14 +196,6 @@ def _spread_order(cell: tuple[int, ...]) -> list[int]:
         }
         order.append(max(nearest, key=lambda slot: (nearest[slot], -slot)))
     return order
-
-
-def _coordinates(slot: int, cell: tuple[int, ...]) -> tuple[int, ...]:
-    place = []
-    for side in reversed(cell):
-        slot, coordinate = divmod(slot, side)
-        place.append(coordinate)
-    return tuple(reversed(place))
 
 
 def _distance_around(one: tuple[int, ...], other: tuple[int, ...], cell: tuple[int, ...]) -> int:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokenmerge.ops.indexing import crossed
+
 
 @dataclass(frozen=True, eq=False)
 class Pooling:
@@ -37,10 +39,8 @@ def nearest_pooling(grid: tuple[int, ...], coarse: tuple[int, ...], device: torc
     [0, 2]
     """
     axes = [_along_axis(length, kept, device) for length, kept in zip(grid, coarse, strict=True)]
-    kept, place = torch.zeros(1, dtype=torch.long, device=device), torch.zeros(1, dtype=torch.long, device=device)
-    for length, count, (samples, owner) in zip(grid, coarse, axes, strict=True):
-        kept = (kept.unsqueeze(1) * length + samples).flatten()
-        place = (place.unsqueeze(1) * count + owner).flatten()
+    kept = crossed(grid, (samples for samples, _ in axes))
+    place = crossed(coarse, (owner for _, owner in axes))
     mass = torch.zeros(math.prod(coarse), device=device).index_add(0, place, torch.ones(len(place), device=device))
     return Pooling(kept, place, mass)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tokenmerge.ops.indexing import crossed
 from tokenmerge.ops.kernels import takes_kernels
 
 
@@ -100,11 +101,8 @@ def middles_of_tiles(grid: tuple[int, ...], tiles: tuple[int, ...], device: torc
     >>> middles_of_tiles((4, 4), (1, 2), torch.device("cpu")).tolist()
     [9, 11]
     """
-    places = torch.zeros(1, dtype=torch.long, device=device)
-    for length, count in zip(grid, tiles, strict=True):
-        middles = (2 * torch.arange(count, device=device) + 1) * length // (2 * count)
-        places = (places.unsqueeze(1) * length + middles).flatten()
-    return places
+    pairs = zip(grid, tiles, strict=True)
+    return crossed(grid, ((2 * torch.arange(count, device=device) + 1) * side // (2 * count) for side, count in pairs))
 
 
 def owners_of_tokens(grid: tuple[int, ...], tiles: tuple[int, ...], device: torch.device) -> Tensor:
@@ -113,11 +111,8 @@ def owners_of_tokens(grid: tuple[int, ...], tiles: tuple[int, ...], device: torc
     >>> owners_of_tokens((2, 4), (1, 2), torch.device("cpu")).tolist()
     [0, 0, 1, 1, 0, 0, 1, 1]
     """
-    owner = torch.zeros(1, dtype=torch.long, device=device)
-    for length, count in zip(grid, tiles, strict=True):
-        along = torch.arange(length, device=device) * count // length
-        owner = (owner.unsqueeze(1) * count + along).flatten()
-    return owner
+    pairs = zip(grid, tiles, strict=True)
+    return crossed(tiles, (torch.arange(length, device=device) * count // length for length, count in pairs))
 
 
 def _mean_of_frames(tokens: Tensor, grid: tuple[int, ...], tiles: tuple[int, ...]) -> Tensor:

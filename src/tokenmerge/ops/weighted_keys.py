@@ -20,7 +20,7 @@ ATTENTION = functional.scaled_dot_product_attention
 # Multiply-adds of one attention. A mask makes a smaller one less slow than what it launches without a mask, about six
 # kernels more: 0.2 ms of the host, and of the device a third of the time of one without a mask.
 SMALL = 3e10
-# Flash kernels are made for channels in eights, and for at most so many.
+# Flash kernels are made for channels in eights, and for at most this many.
 CHANNELS, MOST_CHANNELS = 8, 256
 # In place of minus infinity, for keys that stand for nothing: kernels that scale keys cannot scale that.
 NOTHING = -1e4
