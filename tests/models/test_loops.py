@@ -102,3 +102,16 @@ def test_churn_goes_on_with_the_image() -> None:
             call(model, what, 1, step, timestep)
         assert session_on(model).full_calls == 3
         assert session_on(model).schedule.number == 8  # one image, not five
+
+
+def test_a_restart_costs_one_full_step_and_is_corrected_after_it() -> None:
+    """Restart samplers add much noise and go back several steps: what was recorded there no longer fits."""
+    what = MODELS[0]
+    model = made(what.build)
+    timesteps = [*range(1000, 860, -20), 960, 940, 920, 900]  # seven steps, then back by four
+    full = []
+    with tm.merged(model, CONFIG):
+        for step, timestep in enumerate(timesteps):
+            call(model, what, 1, step, float(timestep))
+            full.append(session_on(model).full_calls)
+    assert full == [1, 1, 1, 2, 2, 2, 3, 4, 4, 4, 5]  # two of these at the restart: its first, and three steps on

@@ -90,7 +90,8 @@ def token_argument(block: Block, part: Part | None = None) -> TokenArgument:
     name = part.argument if part is not None and path else block.argument
     names = () if path else block.arguments
     names = names or argument_names(block.module.get_submodule(path))
-    return TokenArgument(names, name, block.is_channels_first(part), block.is_tokens_first(part))
+    form = block.form_of(part)
+    return TokenArgument(names, name, form.channels_first, form.tokens_first)
 
 
 def with_changed(output: Any, positions: tuple[int | None, ...], change: Callable[[Tensor, int], Tensor]) -> Any:

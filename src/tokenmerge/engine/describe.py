@@ -14,7 +14,7 @@ from tokenmerge.engine.compatibility import misfit
 from tokenmerge.engine.program import Program, StackDescription
 from tokenmerge.engine.schedule import Policy
 from tokenmerge.errors import ConfigError, NothingMergedError, NothingMergedWarning
-from tokenmerge.models.base import Block, Family, Part, Stack, chosen_parts, no_references
+from tokenmerge.models.base import Block, Family, Part, Stack, chosen_parts, nowhere
 from tokenmerge.models.check import problems_of
 
 
@@ -88,7 +88,7 @@ def refuse_misfit(
             f"reference_ratio is {reference_ratio:g}, and {type(config).__name__} merges no tokens at most steps: use "
             f"TileMean, ToMA or SampledKeys, or leave reference_ratio out."
         )
-    if reference_ratio and all(stack.references is no_references for stack in stacks):
+    if reference_ratio and all(stack.references is nowhere for stack in stacks):
         raise ConfigError(
             f"reference_ratio is {reference_ratio:g}, and {family.name} is given no images to edit behind its own "
             f"tokens: leave reference_ratio out."
@@ -136,5 +136,5 @@ def attention_of(block: Block, part: Part) -> nn.Module:
 def modules_inside(block: Block, part: Part) -> Iterable[nn.Module]:
     """Every module between where tokens enter a part and where they leave it, without the block itself."""
     names = {part.module, part.leaves or part.module} if part.attention is None else {""}
-    held = [block.module.get_submodule(name) for name in names]
-    return (inner for module in held for inner in module.modules() if inner is not block.module)
+    modules = [block.module.get_submodule(name) for name in names]
+    return (inner for module in modules for inner in module.modules() if inner is not block.module)

@@ -56,11 +56,12 @@ class StackRun:
         """Hook into the owner, unless that is the model itself, whose hooks are the session's."""
         if self.stack.owner is self.session.model or not self.described.merging:
             return
-        self._owner_hooks = [
-            PlacedHook(self.stack.owner, "", "before", self.enter_owner),
+        self._owner_hooks = [PlacedHook(self.stack.owner, "", "before", self.enter_owner)]
+        config = self.session.config
+        if config.correction is not None or config.scope == "stack":  # else nothing is done where it ends
             # First: the hooks of others are to see all tokens.
-            PlacedHook(self.stack.owner, "", "after", self.leave_owner, prepend=True, with_kwargs=True),
-        ]
+            leaves = PlacedHook(self.stack.owner, "", "after", self.leave_owner, prepend=True, with_kwargs=True)
+            self._owner_hooks.append(leaves)
 
     def detach(self) -> None:
         for hook in self._owner_hooks:
@@ -279,7 +280,8 @@ class StackRun:
         path = "" if part is None else part.module
         argument = token_argument(row.first, part)
         last = row.last
-        leaves = TokenArgument(channels_first=last.is_channels_first(part), tokens_first=last.is_tokens_first(part))
+        form = last.form_of(part)
+        leaves = TokenArgument(channels_first=form.channels_first, tokens_first=form.tokens_first)
         span = Span(self.session, row.first.name if part is None else row.first.path(part), argument, leaves)
         if part is None or part.enters_at == "input":
             self._place(block, path, "before", span.enter_argument)

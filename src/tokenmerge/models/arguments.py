@@ -18,7 +18,7 @@ Kwargs = dict[str, Any]
 def argument_names(module: nn.Module) -> tuple[str, ...]:
     """What the positional arguments of a module's forward are called.
 
-    Read from its class: diffusers' caches put another forward in its place, which in releases before 0.39 tells no
+    Read from its class: diffusers' caches put another forward in its place, which in releases before 0.39 has no
     names.
     """
     return _names_of(_class_of(module))

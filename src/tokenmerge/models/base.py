@@ -1,4 +1,4 @@
-"""How a model family tells tokenmerge where its tokens are. One small file per family fills this in."""
+"""How a model family says where its tokens are. One small file per family fills this in."""
 
 from __future__ import annotations
 
@@ -99,24 +99,16 @@ class Block:
         """The name of one of its parts."""
         return f"{self.name}.{part.module}" if part.module else self.name
 
-    def is_channels_first(self, part: Part | None) -> bool:
-        """Whether tokens enter the block, or one of its parts, as (B, C, H, W)."""
-        return self.channels_first if part is None or not part.module else part.channels_first
-
-    def is_tokens_first(self, part: Part | None) -> bool:
-        """Whether they do so as (L, B, C)."""
-        return self.tokens_first if part is None or not part.module else part.tokens_first
+    def form_of(self, part: Part | None) -> Block | Part:
+        """What says in which form tokens enter one of its parts: the part, unless that is the block itself."""
+        return self if part is None or not part.module else part
 
 
-def nothing_behind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def no_tokens(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     return 0
 
 
-def no_references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-    return ()
-
-
-def at_the_end(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+def nowhere(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     return ()
 
 
@@ -130,12 +122,12 @@ class Stack:
     grid: Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]
     blocks: tuple[Block, ...]
     # Tokens behind the grid's, such as those of a reference image: never merged, unless `references` are.
-    trailing: Callable[[Sequence[Any], Mapping[str, Any]], int] = nothing_behind
+    trailing: Callable[[Sequence[Any], Mapping[str, Any]], int] = no_tokens
     # The grids of reference images, in the order in which their tokens, which are all of `trailing`, stand there.
-    references: Callable[[Sequence[Any], Mapping[str, Any]], tuple[tuple[int, ...], ...]] = no_references
+    references: Callable[[Sequence[Any], Mapping[str, Any]], tuple[tuple[int, ...], ...]] = nowhere
     # Where the grid's tokens begin in the sequences of blocks, if they are not the last but for `trailing`: one number
     # for all samples, or one for each, where a padded batch has texts of different lengths before the image.
-    starts: Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]] = at_the_end
+    starts: Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]] = nowhere
     downsample: int = 1  # how much coarser, per side, its grid is than the finest that the model has
     # Why its blocks need all tokens in grid order, where they do: then only parts can be merged.
     fixed_order: str = ""
@@ -191,13 +183,11 @@ class Family:
     timestep: str = "timestep"  # and the one that says how much noise is left (see `Call.timestep`)
     timestep_rises: bool = False  # it goes from 0 to 1 as noise is removed; in most models it falls
     timestep_logarithmic: bool = False  # it is log(sigma) / 4, as EDM has it
-    # Arguments that an image is made from, such as text embeddings or labels. They tell images and guidance branches
-    # apart, which keeps one image's plan from being used for another.
+    # Arguments that an image is made from, such as text or labels. They distinguish images, and guidance branches.
     conditions: tuple[str, ...] = ("encoder_hidden_states", "class_labels")
     # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
     positions: tuple[str, ...] = ()
-    # Arguments with which blocks are left out, or something is added to the tokens between them (`Call.interleaved`).
-    between_blocks: tuple[str, ...] = ()
+    between_blocks: tuple[str, ...] = ()  # arguments that make a call `interleaved` (see `Call`), if they are given
     # Tests hold that its blocks add what they make to their input and its parts do not, so neither is measured.
     known_residuals: bool = False
 
@@ -326,9 +316,8 @@ def blocks_of(
     except AttributeError:
         children = ", ".join(child for child, _ in model.named_children())
         raise ConfigError(f"{type(model).__name__} has no module {name!r}: it has {children}.") from None
-    if not hasattr(found, "__iter__"):
-        named = [(name, found)]
-    else:
+    named = [(name, found)]
+    if hasattr(found, "__iter__"):
         items = found.items() if isinstance(found, nn.ModuleDict) else enumerate(found)
         named = [(f"{name}.{key}", module) for key, module in items]
     return tuple(

@@ -17,8 +17,8 @@ PARTS = (Part(("self",), "attn1", mask="inside"), Part(("cross",), "attn2"), Par
 
 def _positions_at(embedding: tuple[Any, ...], places: Tensor, tokens: int) -> tuple[Any, ...]:
     """(cosines, sines) of (tokens, D); and in a block also what it adds to its tokens, (B, tokens, C), or None."""
-    rotary, *learnt = embedding
-    moved = (None if rows is None else rows_at(rows, places, tokens) for rows in learnt)
+    rotary, *learned = embedding
+    moved = (None if rows is None else rows_at(rows, places, tokens) for rows in learned)
     return cos_sin_at(rotary, places, tokens), *moved
 
 
@@ -26,12 +26,12 @@ ROTARY = Rotary(("image_rotary_emb", "extra_pos_emb"), _positions_at, attention_
 
 
 class CosmosFamily(LatentFamily):
-    """One stack of blocks over frames, rows and columns. Predict 1 adds learnt positions in each block."""
+    """One stack of blocks over frames, rows and columns. Predict 1 adds learned positions in each block."""
 
     name = "Cosmos (Predict 1, 2, 2.5)"
     class_name = "CosmosTransformer3DModel"
     video = True
-    timestep_logarithmic = True  # for Predict 1; for later ones it falls as well
+    timestep_logarithmic = True  # for Predict 1; for later ones it falls, too
     runs = (Run("transformer_blocks", PARTS, rotary=ROTARY),)
     between_blocks = ("block_controlnet_hidden_states",)
     frames = 16  # of 121

@@ -22,7 +22,7 @@ def _rows_of_heads_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: 
 
 
 class MochiFamily(LatentFamily):
-    """One stack of joint blocks over frames, rows and columns; positions are learnt for each head."""
+    """One stack of joint blocks over frames, rows and columns; positions are learned for each head."""
 
     name = "Mochi 1"
     class_name = "MochiTransformer3DModel"
