@@ -12,7 +12,7 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py"))
 ON_RAY = "ray_batch"
-# What must stand in the printed text: proof that something was merged, or learnt.
+# What must stand in the printed text: proof that something was merged, or learned.
 SAYS = {"tune_to_budget": "measured:", "train": "5 steps, loss", "few_steps": "SampledKeys"}
 
 

@@ -48,7 +48,7 @@ def test_they_fit_the_model(what: TinyModel, name: Any) -> None:
         pass
 
 
-def test_apply_takes_them_by_name_and_balanced_unless_told() -> None:
+def test_apply_takes_them_by_name_and_balanced_by_default() -> None:
     model = made(tiny("sd15").build)
     with tm.merged(model) as handle:
         assert handle.config == tm.preset("balanced", model)

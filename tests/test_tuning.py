@@ -101,9 +101,9 @@ def test_the_config_can_be_saved_and_used_again(pipe: Any, tmp_path: Path) -> No
     found = tune(pipe, "a cat", min_psnr=1, candidates=CANDIDATES, **OPTIONS)
     found.save(tmp_path / "config.json")
     assert tm.MergeConfig.from_dict(json.loads((tmp_path / "config.json").read_text())) == found.config
-    told = json.loads(json.dumps(found.to_dict()))
-    assert told["speedup"] > 0
-    assert told["trials"][0]["config"]["ratio"] == 0.75
+    reported = json.loads(json.dumps(found.to_dict()))
+    assert reported["speedup"] > 0
+    assert reported["trials"][0]["config"]["ratio"] == 0.75
 
 
 def test_the_default_ladder_keeps_what_fits(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:

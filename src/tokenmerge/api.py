@@ -156,11 +156,11 @@ def _config_of(config: Any, pipeline_or_model: Any, merge_tokens: bool) -> Merge
 def _timeline_of(pipeline_or_model: Any, steps: int | None) -> TimelineOf | None:
     """What is known about the steps of an image: by the caller, or by a pipeline's scheduler."""
     if steps is not None:
-        return partial(_as_told, steps)
+        return partial(_as_given, steps)
     return SamplerSteps(pipeline_or_model) if hasattr(pipeline_or_model, "scheduler") else None
 
 
-def _as_told(steps: int, first_timestep: float | None) -> tuple[int, None]:
+def _as_given(steps: int, first_timestep: float | None) -> tuple[int, None]:
     """The number of steps that the caller gave; the effect of each on the image is not known."""
     return steps, None
 

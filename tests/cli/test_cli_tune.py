@@ -28,10 +28,10 @@ def pixels(file: Path | str) -> np.ndarray:
 def test_what_is_found_is_written_and_used(run: Run, tmp_path: Path) -> None:
     outcome = run("tune", "a cat", "a dog", *SMALL, "--min-psnr", "1", "--out", "config.json", "--json")
     assert outcome.code == 0, outcome.err
-    told = json.loads(outcome.out)
+    reported = json.loads(outcome.out)
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved == told["config"] == told["trials"][-1]["config"]
-    assert len(told["unmerged_seconds"]) == 2
+    assert saved == reported["config"] == reported["trials"][-1]["config"]
+    assert len(reported["unmerged_seconds"]) == 2
     assert run("generate", "a cat", *SMALL, "--config", "config.json").code == 0
     loaded = load_pipeline("tiny-random", "cpu")
     with tm.merged(loaded.pipe, tm.MergeConfig.from_dict(saved)):
@@ -48,7 +48,7 @@ def test_prompts_come_from_a_file_too_and_a_table_is_printed(run: Run, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ((), "0 prompts were given"),
         (("a cat", "--min-psnr", "high"), "--min-psnr is 'high'"),
@@ -57,10 +57,10 @@ def test_prompts_come_from_a_file_too_and_a_table_is_printed(run: Run, tmp_path:
         (("a cat", "--out", "."), "--out is '.', a folder"),
     ],
 )
-def test_wrong_words_are_sentences(run: Run, words: tuple[str, ...], told: str) -> None:
+def test_wrong_words_are_sentences(run: Run, words: tuple[str, ...], reported: str) -> None:
     outcome = run("tune", *words)
     assert outcome.code == 2
-    assert told in outcome.err
+    assert reported in outcome.err
 
 
 def test_a_budget_that_nothing_keeps_names_the_nearest(run: Run) -> None:
@@ -70,7 +70,7 @@ def test_a_budget_that_nothing_keeps_names_the_nearest(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("{", "cannot be read as JSON"),
         ("[]", "holds no method"),
@@ -78,11 +78,11 @@ def test_a_budget_that_nothing_keeps_names_the_nearest(run: Run) -> None:
         ('{"method": "NoSuchMethod"}', "'NoSuchMethod' is not known"),
     ],
 )
-def test_a_broken_config_is_a_sentence(run: Run, tmp_path: Path, text: str, told: str) -> None:
+def test_a_broken_config_is_a_sentence(run: Run, tmp_path: Path, text: str, reported: str) -> None:
     (tmp_path / "config.json").write_text(text)
     outcome = run("generate", "a cat", *SMALL, "--config", "config.json")
     assert outcome.code == 2
-    assert told in outcome.err
+    assert reported in outcome.err
 
 
 def test_a_config_comes_alone(run: Run, tmp_path: Path) -> None:

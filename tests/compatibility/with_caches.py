@@ -129,7 +129,7 @@ ONCE_RUN = {
 TAYLOR = {**ONCE_RUN, "not_on": "<0.41", "why_not": f"diffusers 0.36 brought TaylorSeer, and {ONCE_RUN['why_not']}"}
 ROWS = [
     row("FirstBlockCache", first_block, **ONCE_RUN),
-    # Flux leaves its first blocks alone unless told otherwise, and the cache looks at the first.
+    # Flux leaves its first blocks alone by default, and the cache looks at the first.
     row("FirstBlockCache, `skip_blocks=1`", first_block, options={"skip_blocks": 1}, **ONCE_RUN),
     row("PyramidAttentionBroadcast", pyramid, remark=ATTENTION),
     row("PyramidAttentionBroadcast, `parts=('mlp',)`", pyramid, options={"parts": ("mlp",)}),

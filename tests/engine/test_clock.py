@@ -80,7 +80,7 @@ class Pipeline:
         self.scheduler: Any = SimpleNamespace(timesteps=TIMESTEPS, step_index=None, begin_index=None)
 
 
-def test_timesteps_that_are_computed_are_told_by_the_schedulers_count(reads: list[Tensor]) -> None:
+def test_timesteps_that_are_computed_are_known_by_the_schedulers_count(reads: list[Tensor]) -> None:
     """As Flux does: divided by 1000, in half precision."""
     clock, pipeline = Clock(), Pipeline()
     clock.watch(pipeline)

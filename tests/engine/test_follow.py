@@ -141,7 +141,7 @@ def test_a_host_that_names_branches_is_taken_at_its_word() -> None:
     """ComfyUI does: its text embeddings are other tensors at each call, and areas have sizes of their own."""
     follower = Follower()
     calls = [(1.0, "text"), (1.0, "none"), (0.8, "none"), (0.8, "text"), (0.6, ("text", "none"))]
-    positions = [follower.observe_told(timestep, branch) for timestep, branch in calls]
+    positions = [follower.observe_named(timestep, branch) for timestep, branch in calls]
     assert [position.branch for position in positions] == [0, 1, 1, 0, 2]
     assert [position.new_image for position in positions] == [True, False, False, False, False]
     assert [position.new_step for position in positions] == [False, False, True, False, True]
@@ -150,12 +150,12 @@ def test_a_host_that_names_branches_is_taken_at_its_word() -> None:
 
 def test_a_named_branch_that_comes_twice_at_one_timestep_is_at_its_next_step() -> None:
     follower = Follower()
-    assert [follower.observe_told(0.5, "text").new_step for _ in range(3)] == [False, True, True]
+    assert [follower.observe_named(0.5, "text").new_step for _ in range(3)] == [False, True, True]
 
 
 def test_named_branches_are_forgotten_with_the_image() -> None:
     follower = Follower()
-    follower.observe_told(0.5, "text")
+    follower.observe_named(0.5, "text")
     follower.forget()
-    assert follower.observe_told(0.9, "none").new_image
+    assert follower.observe_named(0.9, "none").new_image
     assert follower.progress == 0

@@ -116,7 +116,7 @@ def test_keys_are_weighted_where_they_differ_or_stand_beside_text(parts: Any, ra
     assert {row.weighs for row in found.attentions} == {weighs}
 
 
-def test_attention_inside_a_transformer_is_told_nothing_where_keys_stand_for_as_many() -> None:
+def test_attention_inside_a_transformer_needs_no_row_if_keys_stand_for_as_many() -> None:
     wraps = StackCall((8, 8), 0, HERE, wraps=True)
     assert program(described(norm="norm"), toma("stack", 0.9375, **PLAIN), call=wraps).attentions == ()
     assert len(program(described(norm="norm"), toma("stack", 0.5, **PLAIN), call=wraps).attentions) == 3

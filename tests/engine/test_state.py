@@ -1,4 +1,4 @@
-"""What a generation remembers: operators for each group and branch, until they are due again."""
+"""What a generation keeps: operators for each group and branch, until they are due again."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_differences_are_paired(finished):
     assert min(differences) - 0.01 <= low <= np.mean(differences) <= high <= max(differences) + 0.01
 
 
-def test_what_cannot_be_had_is_told_and_the_rest_goes_on(finished, capsys):
+def test_what_cannot_be_had_is_named_and_the_rest_goes_on(finished, capsys):
     folder, _ = finished
     found = json.loads((folder / "metrics.json").read_text())
     assert set(found["unavailable"]) == {"clip", "dino"}
@@ -338,9 +338,9 @@ def test_a_config_that_changes_its_ratio_is_one_more_variant_and_can_go_on(
     )
     words = [path, "--out", tmp_path / "run", "--config", tmp_path / "$my$ config.json"]
     run_command(*words)
-    told = capsys.readouterr().err
-    assert "figures are left out" in told
-    assert ".." not in told.split("figures are left out")[1].splitlines()[0]
+    printed = capsys.readouterr().err
+    assert "figures are left out" in printed
+    assert ".." not in printed.split("figures are left out")[1].splitlines()[0]
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert [variant["ratio"] for variant in found["variants"]] == [None, 0.5, 0.25, 0.5, None]
     assert found["variants"][-1]["config"] == config.to_dict()

@@ -131,7 +131,7 @@ def test_features_are_kept_until_an_image_changes(tmp_path):
     assert np.array_equal(store.features("set", files, ["a", "b", "c"]), first)
 
 
-def test_a_torchscript_file_is_read_and_a_broken_one_told(tmp_path):
+def test_a_torchscript_file_is_read_and_a_broken_one_refused(tmp_path):
     torch.jit.script(Pooled()).save(str(tmp_path / "network.pt"))
     network = load_inception(str(tmp_path / "network.pt"), CPU, allow_pickle=True)
     assert network(smooth_image(0).unsqueeze(0)).shape == (1, 12)
@@ -250,7 +250,7 @@ def test_dino_distance_is_zero_for_equal_images_and_grows(networks):
 
 
 @pytest.mark.parametrize("load", [load_clip, load_dino])
-def test_a_network_that_is_not_there_is_told(load, tmp_path):
+def test_a_network_that_is_not_there_is_refused(load, tmp_path):
     with pytest.raises(MetricUnavailable, match="needs a network"):
         load(None, CPU)
     with pytest.raises(MetricUnavailable, match="could not be loaded"):

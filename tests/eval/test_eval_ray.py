@@ -67,7 +67,7 @@ def test_a_killed_worker_loses_nothing(cluster, experiment_file, tmp_path):
 
 
 @pytest.mark.long
-def test_a_model_that_is_not_there_is_told_as_it_is_here(cluster, experiment_file, tmp_path):
+def test_a_model_that_is_not_there_is_an_error_as_it_is_here(cluster, experiment_file, tmp_path):
     from tokenmerge.eval.ray_engine import RayEngine
 
     experiment = read_experiment(experiment_file(('name = "tiny-random"', 'name = "/no/such/folder"')))

@@ -33,7 +33,7 @@ def test_a_selector_gets_the_documented_shapes_and_is_obeyed(one_for_batch):
     assert operators.queries.destinations[:, :4].tolist() == [last_row_of_first_tile] * 2
 
 
-def test_a_selector_is_told_of_padding():
+def test_a_selector_is_given_the_padding():
     seen = []
 
     def first_tokens(similarity, count, available):
@@ -91,7 +91,7 @@ def test_new_weights_keep_the_destinations():
         (torch.full((2, 4, 8), -1), "indices from -1 to -1"),
     ],
 )
-def test_a_selector_that_gives_no_choice_is_told_so(selected, said):
+def test_a_selector_that_returns_no_choice_is_refused(selected, said):
     config = ToMA(ratio=0.5, selector=lambda *_: selected, min_tokens=0)
     with pytest.raises(ConfigError, match=said):
         config.plan(torch.randn(2, 64, 8), config.layout((8, 8)), BlockContext("block", 0, 1), None)

@@ -110,10 +110,10 @@ def test_what_another_ratio_left_behind_is_let_go_at_the_next_selection() -> Non
     model = made(pixart.build)
     tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=5, **TILES))
     generate(model, pixart)
-    held = [
+    kept = [
         branch for group in session_on(model).state._groups.values() for branch in group.branches if branch.operators
     ]
-    assert len(held) == 1
+    assert len(kept) == 1
 
 
 def test_every_third_step_merges() -> None:

@@ -227,7 +227,7 @@ def test_prompts_have_bounds(tmp_path: Path) -> None:
         read_prompts(control, None, None)
 
 
-def test_running_out_of_memory_is_told_as_such() -> None:
+def test_running_out_of_memory_is_reported_as_such() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**55)
     assert _is_out_of_memory(caught.value)

@@ -62,45 +62,45 @@ def test_few_unmerged_images_are_kept() -> None:
 
 
 def test_progress_grows_to_the_whole(studio: Studio) -> None:
-    told: list[tuple[float, str]] = []
-    studio.compare(read(small(seed=31, steps=3)), Watch(lambda fraction, what: told.append((fraction, what))))
-    fractions = [fraction for fraction, _ in told]
+    reported: list[tuple[float, str]] = []
+    studio.compare(read(small(seed=31, steps=3)), Watch(lambda fraction, what: reported.append((fraction, what))))
+    fractions = [fraction for fraction, _ in reported]
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1
-    assert any(what == "unmerged: step 2 of 3" for _, what in told)
-    assert told[-1][1] == "toma, ratio 0.5: step 3 of 3"
+    assert any(what == "unmerged: step 2 of 3" for _, what in reported)
+    assert reported[-1][1] == "toma, ratio 0.5: step 3 of 3"
 
 
 def test_cancelling_stops_at_the_step_and_leaves_the_model_as_it_was(studio: Studio) -> None:
     stop = threading.Event()
-    told: list[str] = []
+    reported: list[str] = []
 
     def report(fraction: float, what: str) -> None:
-        told.append(what)
+        reported.append(what)
         if what == "toma, ratio 0.5: step 2 of 5":
             stop.set()
 
     with pytest.raises(Cancelled):
         studio.compare(read(small(seed=41, steps=5)), Watch(report, stop))
-    assert told[-1] == "toma, ratio 0.5: step 2 of 5"
+    assert reported[-1] == "toma, ratio 0.5: step 2 of 5"
     assert session_of(denoisers_of(studio.load("tiny-random").pipe)[0]) is None
     again = studio.compare(read(small(seed=41, steps=5)), Watch())
     assert again.reused  # the unmerged image was finished before
 
 
 def test_two_at_once_are_generated_one_after_the_other(studio: Studio) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     requests = [read(small(seed=51, prompt="one")), read(small(seed=52, prompt="two"))]
 
     def generate(name: str, request: Any) -> None:
-        studio.compare(request, Watch(lambda fraction, what: told.append(name)))
+        studio.compare(request, Watch(lambda fraction, what: reported.append(name)))
 
     threads = [threading.Thread(target=generate, args=pair) for pair in zip("ab", requests, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    turns = sum(one != other for one, other in itertools.pairwise(told))
+    turns = sum(one != other for one, other in itertools.pairwise(reported))
     assert turns == 1
 
 
@@ -121,7 +121,7 @@ def test_an_unexpected_error_is_a_sentence_too() -> None:
     assert sentence_of(ZeroDivisionError("division by zero")).startswith("Something went wrong inside (ZeroDivision")
 
 
-def test_random_weights_are_told(studio: Studio) -> None:
+def test_random_weights_are_named(studio: Studio) -> None:
     assert "random weights" in studio.compare(read(small()), Watch()).notes[0]
 
 

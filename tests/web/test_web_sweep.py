@@ -40,10 +40,10 @@ def test_its_figures_are_those_of_its_images(stages: list[Any]) -> None:
 def test_the_unmerged_image_is_timed_before_each_method_whatever_is_kept(studio: Any) -> None:
     studio.compare(read(small(seed=72)), Watch())
     assert studio.has_unmerged("tiny-random", read(small(seed=72)).image)
-    told: list[str] = []
-    watch = Watch(lambda fraction, what: told.append(what.split(":")[0]))
+    reported: list[str] = []
+    watch = Watch(lambda fraction, what: reported.append(what.split(":")[0]))
     *_, swept = sweep(studio, "tiny-random", read(small(seed=72)).image, PAIRS, watch)
-    generated = [what for what, _ in itertools.groupby(what for what in told if what != "warming up")]
+    generated = [what for what, _ in itertools.groupby(what for what in reported if what != "warming up")]
     assert generated == ["unmerged", "toma, ratio 0.5", "toma, ratio 0.9", "unmerged", "tomesd, ratio 0.5"]
     assert len(swept.unmerged) == 2
 

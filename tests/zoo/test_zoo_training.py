@@ -215,7 +215,7 @@ def test_sheet_has_a_row_for_every_six() -> None:
     assert sheet.getpixel((40, 32 + 18 + 5)) == (255, 255, 255)
 
 
-def test_one_step_with_the_learnt_velocity_ends_at_the_image() -> None:
+def test_one_step_with_the_learned_velocity_ends_at_the_image() -> None:
     noisy, clean = torch.randn(2, 4, 3, 3), torch.randn(2, 4, 3, 3)
     signal = torch.tensor([0.0, 0.4]).view(2, 1, 1, 1)
     reached = ddim_step(noisy, velocity_to(noisy, clean, signal), signal, torch.ones(1))

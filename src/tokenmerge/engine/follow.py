@@ -83,7 +83,7 @@ class Follower:
         self._branches: list[_Branch] = []
         self._first_step = True
         self._keeps_objects = False  # this image's loop passes the same objects from step to step
-        self._told: dict[Hashable, int] = {}  # branches that the host has named
+        self._named: dict[Hashable, int] = {}  # branches that the host has named
         self._called: set[Hashable] = set()  # those of them that were called in this step
 
     def observe(self, reading: Reading, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor) -> Position:
@@ -117,9 +117,9 @@ class Follower:
         branch.called, branch.inputs = True, _kept(reading, inputs)
         return Position(False, new_step, self._branches.index(branch))
 
-    def observe_told(self, timestep: float | None, branch: Hashable) -> Position:
+    def observe_named(self, timestep: float | None, branch: Hashable) -> Position:
         """Take note of a call whose branch the host names. Every call is of one image until `forget`."""
-        new_image = not self._told
+        new_image = not self._named
         same_timestep = timestep is not None and timestep == self._timestep
         new_step = not new_image and (not same_timestep or branch in self._called)
         if new_image:
@@ -128,7 +128,7 @@ class Follower:
             self._called.clear()
         self._called.add(branch)
         self._timestep = timestep
-        return Position(new_image, new_step, self._told.setdefault(branch, len(self._told)))
+        return Position(new_image, new_step, self._named.setdefault(branch, len(self._named)))
 
     def _new(
         self, reading: Reading, signature: Hashable, condition: tuple[Any, ...], inputs: Tensor, joins: bool

@@ -1,11 +1,10 @@
 """What the model would return at a skipped step, from its outputs at the steps that were computed.
 
 Predict: the last computed output, moved on along the line through the last two. Before there are two, it is that output
-itself. Correct: the next computed output shows
-what the skipped outputs should have been, because a parabola through three outputs now lies around them. The sampler is
-linear in the model's outputs, so their error is made good at that step: its output carries the difference, scaled by
-how much either step changes the final image. Without that scale (an unknown or random sampler) outputs are only
-predicted.
+itself. Correct: the next computed output shows what the skipped outputs should have been, because a parabola through
+three outputs now lies around them. The sampler is linear in the model's outputs, so their error is made good at that
+step: its output carries the difference, scaled by how much either step changes the final image. Without that scale (an
+unknown or random sampler) outputs are only predicted.
 
 Both are weighted sums of two stored outputs and the one at hand. The weights are numbers of the host.
 """
@@ -134,12 +133,11 @@ class Forecast:
         return tuple(total) if max(map(abs, total)) <= LARGEST_CORRECTION else None
 
     def _store(self, output: Tensor, at: Point) -> None:
-        again = (
-            bool(self.points) and self.points[0].step == at.step
-        )  # a second call at this step, of a longer batch say
+        # A second call at this step, of a longer batch say, takes the place of the first.
+        replaced = bool(self.points) and self.points[0].step == at.step
         # A copy: the loop may go on to change its own, and CUDA graphs reuse theirs.
-        self.points = [at, *self.points[again:]][:STORED]
-        self.outputs = [output.detach().clone(), *self.outputs[again:]][:STORED]
+        self.points = [at, *self.points[replaced:]][:STORED]
+        self.outputs = [output.detach().clone(), *self.outputs[replaced:]][:STORED]
         self.skipped = []
 
 

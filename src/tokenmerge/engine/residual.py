@@ -54,14 +54,14 @@ def with_residuals(model: nn.Module, stacks: list[Stack], args: Args, kwargs: Kw
 
 def contradictions(model: nn.Module, stacks: list[Stack], kwargs: Kwargs) -> Iterator[str]:
     """A sentence for each kind of block or part of which a family says what measuring denies."""
-    told = {place: said for place, said in _places(stacks) if said is not None}
-    for place, share in passed_on(model, stacks, set(told), (), kwargs).items():
-        if told[place] != (share > HALF):
+    said = {place: said for place, said in _places(stacks) if said is not None}
+    for place, share in passed_on(model, stacks, set(said), (), kwargs).items():
+        if said[place] != (share > HALF):
             kind, part = place
             name = kind.__name__ if part is None else f"{part} of {kind.__name__}"
             yield (
-                f"{name} has residual={told[place]}, but passes on {share:.0%} of a small change of its tokens: set "
-                f"residual={not told[place]}, or leave it out, with which it is measured at the first call."
+                f"{name} has residual={said[place]}, but passes on {share:.0%} of a small change of its tokens: set "
+                f"residual={not said[place]}, or leave it out, with which it is measured at the first call."
             )
 
 

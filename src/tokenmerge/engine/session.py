@@ -177,7 +177,7 @@ class Session:
             position = self._follower.observe(reading, signature, self._condition(args, kwargs), inputs)
             self._rising_time.observe(reading.value, position.new_image)
         else:
-            position = self._follower.observe_told(reading.value, (signature, branch))
+            position = self._follower.observe_named(reading.value, (signature, branch))
         if position.new_image:
             self._begin_image(reading.value)
         elif position.new_step:

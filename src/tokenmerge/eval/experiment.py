@@ -300,8 +300,8 @@ def _beside(folder: Path, path: str) -> Path:
 
 
 def _path_or_hub_id(folder: Path, name: str) -> str:
-    beside = _beside(folder, name)
-    return str(beside) if beside.exists() else name
+    found = _beside(folder, name)
+    return str(found) if found.exists() else name
 
 
 def _twice(items: Any) -> Any:

@@ -197,7 +197,7 @@ def _folder(out: str | Path | None) -> AbstractContextManager[str | Path]:
     if out is None:
         return tempfile.TemporaryDirectory(prefix="tokenmerge-")
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
-        # Images of a function cannot be told from those of an earlier version of it.
+        # Images of a function cannot be distinguished from those of an earlier version of it.
         raise ConfigError(f"out is {str(out)!r}, which exists: give a new or empty folder.")
     return nullcontext(out)
 

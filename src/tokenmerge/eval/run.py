@@ -94,7 +94,7 @@ def settled_pairs(experiment: Experiment, folder: RunFolder, prompts: Sequence[s
     known = {pair.uncut or pair.prompt: pair.prompt for pair in stored}
     unknown = list(dict.fromkeys(prompt for prompt in prompts if prompt not in known))
     if unknown:
-        # Refused before a model is loaded, where that can be told.
+        # Refused before a model is loaded, if that can be known.
         _refuse_changed_prompts(experiment, folder, prompts)
         known |= dict(zip(unknown, engine.cut(unknown), strict=True))
     pairs = make_pairs(prompts, experiment.seeds, known)

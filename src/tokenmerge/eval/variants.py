@@ -93,15 +93,15 @@ def _variant(choice: VariantChoice, ratio: float | None, setting: Mapping[str, A
             acceleration = Together(acceleration, named_acceleration(choice.also.method, choice.also.options))
     except (ConfigError, TypeError) as error:
         raise ExperimentError(f"variant {choice.name!r}: {error}") from None
-    told = ", ".join(f"{name} = {value}" for name, value in setting.items())
-    return Variant(_key(choice.name, ratio, told), choice.name, _shown(acceleration), told, acceleration)
+    text = ", ".join(f"{name} = {value}" for name, value in setting.items())
+    return Variant(_key(choice.name, ratio, text), choice.name, _shown(acceleration), text, acceleration)
 
 
 def variant_of(acceleration: Acceleration) -> Variant:
     """An acceleration that was made in Python, named after its class; its setting is what differs from the default."""
     if isinstance(acceleration, Preset):
         # One name for all presets, so that tables take them for one curve.
-        return Variant(_key(PRESETS, told=acceleration.preset), PRESETS, None, acceleration.preset, acceleration)
+        return Variant(_key(PRESETS, text=acceleration.preset), PRESETS, None, acceleration.preset, acceleration)
     if not isinstance(acceleration, Merging):
         name, options = type(acceleration).__name__, acceleration.settings()
     else:
@@ -109,13 +109,13 @@ def variant_of(acceleration: Acceleration) -> Variant:
         name, plain = type(config).__name__, type(config)().to_dict()
         options = {option: value for option, value in config.to_dict().items() if value != plain[option]}
     ratio = _shown(acceleration) or None  # 0: all tokens stay, and no ratio says how much is saved
-    told = ", ".join(f"{option} = {value}" for option, value in options.items() if option != "ratio" or ratio is None)
-    return Variant(_key(name, ratio, told), name, ratio, told, acceleration)
+    text = ", ".join(f"{option} = {value}" for option, value in options.items() if option != "ratio" or ratio is None)
+    return Variant(_key(name, ratio, text), name, ratio, text, acceleration)
 
 
-def _key(name: str, ratio: float | None = None, told: str = "") -> str:
+def _key(name: str, ratio: float | None = None, text: str = "") -> str:
     key = slug(name) if ratio is None else f"{slug(name)}_r{ratio:g}"
-    return f"{key}_{slug(told)}" if told else key
+    return f"{key}_{slug(text)}" if text else key
 
 
 def slug(text: str) -> str:

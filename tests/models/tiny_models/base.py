@@ -53,10 +53,10 @@ class TinyModel:
 
     def call(self, model: nn.Module, seeds: Sequence[int], grid: Grid, timestep: float = 0.5, **more: Any) -> Tensor:
         inputs = self.inputs(seeds, grid)
-        inputs[self.timestep] = torch.full_like(inputs[self.timestep], self.told(timestep))
+        inputs[self.timestep] = torch.full_like(inputs[self.timestep], self.timestep_given(timestep))
         return self.run(model, {**inputs, **more})
 
-    def told(self, timestep: float) -> float:
+    def timestep_given(self, timestep: float) -> float:
         """The argument that says how much noise is left."""
         if self.timestep_logarithmic:
             return math.log(timestep) / 4

@@ -52,11 +52,11 @@ def compiled(kernel: Any, pointers: dict[str, str], constants: dict[str, int], c
         path.write_text(ptx)
         architecture = f"sm_{capability}{'a' if capability == 90 else ''}"
         command = [get_ptxas(capability).path, "-v", f"--gpu-name={architecture}", str(path), "-o", f"{folder}/cubin"]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stderr
-    registers = re.search(r"Used (\d+) registers", told)
-    spilled = re.search(r"(\d+) bytes spill stores", told)
-    assert registers is not None, told
-    assert spilled is not None, told
+        messages = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    registers = re.search(r"Used (\d+) registers", messages)
+    spilled = re.search(r"(\d+) bytes spill stores", messages)
+    assert registers is not None, messages
+    assert spilled is not None, messages
     return {"registers": int(registers[1]), "spilled": int(spilled[1])}
 
 

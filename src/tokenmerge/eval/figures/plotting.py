@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenmerge.eval.errors import MetricUnavailable
 
-# Told apart by people who see few colours (after Okabe and Ito), and by their markers: one more of those than of
+# Distinguished by people who see few colours (after Okabe and Ito), and by their markers: one more of those than of
 # colours, so that no pair of both comes again soon.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A6FBF", "#6B6B6B", "#B22222", "#3B7A57")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*")
