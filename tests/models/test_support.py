@@ -11,7 +11,7 @@ import pytest
 from checks import since
 
 from tokenmerge.models import FAMILIES
-from tokenmerge.models.published import ARCHITECTURES
+from tokenmerge.models.published import ARCHITECTURES, build_from_config
 from tokenmerge.models.unsupported import UNSUPPORTED
 from tokenmerge.report import support
 
@@ -71,6 +71,12 @@ def test_every_transformer_of_diffusers_is_supported_or_explained() -> None:
 def test_every_family_can_be_built_by_name() -> None:
     built = {known.class_name for known in ARCHITECTURES.values()}
     assert {family.class_name for family in FAMILIES} - built == set()
+
+
+def test_building_a_model_passes_on_no_remark_of_diffusers(recwarn: pytest.WarningsRecorder) -> None:
+    # The class of Chroma uses a name that diffusers has deprecated.
+    build_from_config("ChromaTransformer2DModel", {})
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_files_hold_the_texts_whose_marks_they_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ The values are those of the models' published configurations, so shapes, tokens 
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,13 @@ def build_from_config(
         )
     device = torch.device(device)
     default = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        device,
+        warnings.catch_warnings(),
+    ):
+        # Some of diffusers' own classes use what diffusers has deprecated: nobody who reads it here can mend it.
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"diffusers\.")
         torch.manual_seed(0)
         # A model made in half precision never takes the memory of a full one.
         torch.set_default_dtype(dtype)

@@ -136,7 +136,7 @@ def local_folder(name: str, architectures: Iterable[str] = ()) -> Path | None:
         embedded = [*zoo.list_models(), TINY_RANDOM]
         raise ModelLoadError(
             f"there is no model folder {name}: {_near(name, [*embedded, *architectures])}check the path, or give a hub "
-            f"id such as org/model, or {' or '.join(embedded)}."
+            f"id such as org/model, or one of {', '.join(embedded)}."
         )
     return None
 
