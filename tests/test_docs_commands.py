@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import tokenmerge
+from tokenmerge.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
@@ -53,6 +54,11 @@ BY_HAND = {
     "git clone <this repository> tokenmerge": "the same",
     "pip install -r tokenmerge/requirements.txt": "the same",
 }
+# The same commands once more in every test run, with what makes them short, and what they must show. Words given twice
+# count as given last. `tune` is in tests/cli/test_cli_tune.py, `bench` in tests/bench/test_bench_command.py.
+TINY = ("--model", "tiny-random", "--size", "128", "--steps", "6", "--device", "cpu")
+SMALL = {"compare": TINY, "explain": (), "predict": ("--steps", "6", "--methods", "balanced")}
+SHOWS = {"compare": "side_by_side.png", "explain": "% saved, at best", "predict": "SIMULATED, not measured"}
 # Names of a command in running text, and patterns with a NAME to fill in.
 MENTIONED = re.compile(r"tokenmerge [a-z]+|tokenmerge [a-z]+ --model NAME")
 BLOCK, INLINE = re.compile(r"```sh\n(.*?)```", re.DOTALL), re.compile(r"`((?:tokenmerge|python|make|pip) [^`]+)`")
@@ -174,6 +180,28 @@ def test_it_runs_as_it_stands(script: Script, clone: Path) -> None:
         if line.endswith("simulated/presets.py"):  # nothing random in it: the committed file is what it writes
             written = json.loads((clone / "benchmarks/simulated/presets.json").read_text())
             assert written == json.loads((ROOT / "benchmarks/simulated/presets.json").read_text())
+
+
+def small_commands() -> list[str]:
+    """Each command of ours that the long tests run as it stands, and that a small size makes short."""
+    lines = [line for script in scripts_here() for line in script.lines]
+    return [line for line in map(plain_quoted, lines) if line.split()[:2] in [["tokenmerge", name] for name in SMALL]]
+
+
+def plain_quoted(line: str) -> str:
+    return shlex.join(shlex.split(line, comments=True))
+
+
+@pytest.mark.parametrize("line", small_commands())
+def test_it_runs_at_a_small_size(
+    line: str, clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(clone)
+    words = shlex.split(line)[1:]
+    assert main([*words, *SMALL[words[0]]]) == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= WIDTH, out
+    assert SHOWS[words[0]] in out
 
 
 def test_exceptions_are_commands_of_a_page() -> None:

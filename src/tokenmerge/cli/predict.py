@@ -88,9 +88,16 @@ def run(args: argparse.Namespace) -> int:
 
 def table(predictions: Sequence[Prediction]) -> str:
     """A row for each method, a column for each device. FLOPs: how many times fewer; kernels: those of a step."""
+    devices = list(dict.fromkeys(prediction.device for prediction in predictions))
+    return "\n\n".join(_tables(predictions, devices))
+
+
+def _tables(predictions: Sequence[Prediction], devices: Sequence[str]) -> list[str]:
+    """One table, or several if the devices do not fit the terminal beside each other."""
     from tabulate import tabulate
 
-    devices = list(dict.fromkeys(prediction.device for prediction in predictions))
+    from tokenmerge.report.terminal import WIDTH
+
     methods = list(dict.fromkeys(prediction.method for prediction in predictions))
     found = {(prediction.method, prediction.device): prediction for prediction in predictions}
     rows = []
@@ -98,7 +105,11 @@ def table(predictions: Sequence[Prediction]) -> str:
         first = found[method, devices[0]]
         cells = [_cell(found[method, device], method == methods[0]) for device in devices]
         rows.append([method, f"{first.multiply_adds_saved:.2f}x", f"{first.launches:,.0f}", *cells])
-    return tabulate(rows, headers=["method", "FLOPs", "kernels", *devices], disable_numparse=True)
+    whole = tabulate(rows, headers=["method", "FLOPs", "kernels", *devices], disable_numparse=True)
+    if len(devices) == 1 or max(map(len, whole.splitlines())) <= WIDTH:
+        return [whole]
+    half = (len(devices) + 1) // 2
+    return [*_tables(predictions, devices[:half]), *_tables(predictions, devices[half:])]
 
 
 def _cell(prediction: Prediction, is_base: bool) -> str:
