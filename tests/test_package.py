@@ -6,7 +6,10 @@ import re
 import subprocess
 import sys
 import tomllib
+import zlib
 from pathlib import Path
+
+import pytest
 
 import tokenmerge
 
@@ -54,6 +57,14 @@ def test_every_requirement_is_pinned() -> None:
 def test_pins_are_exact_and_from_the_index() -> None:
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line), line
+
+
+def test_the_stated_size_of_the_wheel_is_true() -> None:
+    stated = re.search(r"The wheel has (\d+) MB", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    assert stated is not None
+    files = [file for file in (ROOT / "src" / "tokenmerge").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    packed = sum(len(zlib.compress(file.read_bytes())) for file in files)
+    assert packed / 2**20 == pytest.approx(int(stated[1]), rel=0.05)
 
 
 def test_the_readme_names_commands_that_exist() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tokenmerge import SkipSteps, ToMA
 from tokenmerge.cli.main import main
+from tokenmerge.cli.predict import table
 from tokenmerge.engine.session import Session
 from tokenmerge.models import family_of
 from tokenmerge.models.published import build
@@ -16,6 +17,7 @@ from tokenmerge.report.explain import explain
 from tokenmerge.simulate.devices import read_devices
 from tokenmerge.simulate.predict import (
     Generation,
+    Prediction,
     default_batch,
     fewer_steps,
     merged,
@@ -91,6 +93,13 @@ def test_the_command_prints_a_labelled_table_and_json(capsys: pytest.CaptureFixt
     found = json.loads(capsys.readouterr().out)
     assert found["simulated"] is True
     assert len(found["predictions"]) == 2 * 3
+
+
+def test_many_devices_stand_in_tables_that_fit_a_terminal() -> None:
+    names = ["RTX3090", "RTX4090", "A100", "H100", "L20"]
+    shown = table([Prediction("unmerged", name, 0.9912, 0.9849, 1, 1, 1, 1_995, False) for name in names])
+    assert max(map(len, shown.splitlines())) <= 100
+    assert [word for word in shown.split() if word in names] == names
 
 
 @pytest.mark.parametrize(

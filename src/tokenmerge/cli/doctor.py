@@ -78,10 +78,11 @@ def as_text(found: dict[str, Any]) -> str:
     """What was found, in lines of at most 100 characters."""
     machine = found["machine"]
     versions = ", ".join(f"{name} {version or 'missing'}" for name, version in machine["versions"].items())
+    threads = machine["threads"]
     memory = "" if machine["memory_bytes"] is None else f", {machine['memory_bytes'] / 2**30:.0f} GB of memory"
     lines = [
         ("versions", f"Python {machine['python']}, {versions}"),
-        ("system", f"{machine['system']}, {machine['cpu']}, {machine['threads']} threads{memory}"),
+        ("system", f"{machine['system']}, {machine['cpu']}, {threads} thread{'' if threads == 1 else 's'}{memory}"),
         ("device", f"{machine['accelerator'] or found['device']} in {found['dtype']}"),
         ("models", ", ".join(found["models"]) or "none: install the wheel, which holds them"),
         *((f"[{extra}]", _about(extra, missing)) for extra, missing in found["missing"].items()),

@@ -33,7 +33,7 @@ def sentence() -> str:
     # Images that are equal have no PSNR.
     shown = {
         "threads": f"{threads} thread{'' if threads == 1 else 's'}",
-        "closeness": "identical" if facts["psnr"] is None else f"{facts['psnr']:.0f} dB",
+        "closeness": "identical" if facts["psnr"] is None else f"PSNR {facts['psnr']:.0f} dB",
     }
     return words.EXAMPLE_RESULT.format(**facts | shown)
 

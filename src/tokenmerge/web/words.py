@@ -4,8 +4,8 @@ from __future__ import annotations
 
 TITLE = "tokenmerge"
 INTRO = (
-    "Neighbouring patches of an image often say the same thing. Merged, they let the model work on fewer tokens: "
-    "faster, and a little blurred. See how much of each."
+    "Neighbouring patches of an image often say the same thing, and denoising steps often change little. Here patches "
+    "are merged and steps are skipped. See how much faster that is, and what it does to the image."
 )
 
 PROMPT = "What to generate. A longer prompt takes no longer."
