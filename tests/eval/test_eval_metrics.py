@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 import torch
 from by_hand import Pooled, by_matrix_square_root, checkpoint, lpips_by_hand
+from PIL import Image
 from torch import nn
 
 from tokenmerge.eval.errors import MetricUnavailable
+from tokenmerge.eval.experiment import MetricChoice
 from tokenmerge.eval.metrics.features import FeatureStore, fid
 from tokenmerge.eval.metrics.frechet import frechet_distance
+from tokenmerge.eval.metrics.images import read_image
 from tokenmerge.eval.metrics.inception import InceptionFeatures, load_inception
 from tokenmerge.eval.metrics.lpips import load_lpips
+from tokenmerge.eval.metrics.measure import _pair_metrics
 from tokenmerge.eval.metrics.vision import load_clip, load_dino
 from tokenmerge.eval.statistics import bootstrap_mean, bootstrap_ratio_of_medians, grouped_jackknife
+from tokenmerge.runtime.fidelity import fidelity
 
 CPU = torch.device("cpu")
 
@@ -292,3 +297,18 @@ def test_pickles_of_arrays_open_whatever_numpy_wrote_them():
     from tokenmerge.eval.metrics.lpips import _ArraysOnly
 
     assert _ArraysOnly(buffer).load().tolist() == [0, 1, 2]
+
+
+# -- One pair, two commands ----------------------------------------------------------------------------------------
+
+
+def test_eval_and_compare_find_the_same_psnr_and_ssim_of_a_pair(tmp_path):
+    before, after = smooth_image(5, 72, 56), noisy(smooth_image(5, 72, 56), 6)
+    images = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in (before, after)]
+    compared = fidelity(*images)
+    for name, image in zip(("unmerged", "merged"), images, strict=True):
+        image.save(tmp_path / f"{name}.png")
+    pair = [read_image(tmp_path / f"{name}.png") for name in ("unmerged", "merged")]
+    metrics = _pair_metrics(MetricChoice(names=("psnr", "ssim")), CPU, {})
+    evaluated = {name: metric(*pair, "") for name, (metric, _) in metrics.items()}
+    assert evaluated == {"psnr": compared.psnr, "ssim": compared.ssim}
