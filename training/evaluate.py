@@ -125,13 +125,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="denoising steps")
     parser.add_argument("--guidance", type=float, default=3.0, help="classifier-free guidance")
     parser.add_argument("--half", action="store_true", help="compute in bfloat16, for CPUs that have it")
+    parser.add_argument("--compile", action="store_true", help="bfloat16 in compiled blocks of a Flux transformer")
     parser.add_argument("--nearest", default=None, help="PNG for samples next to their nearest training photograph")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse()
-    sampler = Sampler(args.work, args.model, args.half)
+    sampler = Sampler(args.work, args.model, args.half, args.compile)
     report = photo_report if args.model == "photo-flux" else emoji_report
     result = {key: getattr(args, key) for key in ("size", "captions", "fid", "steps", "guidance")}
     result |= {"training": sampler.done, **report(args, sampler)}

@@ -8,7 +8,7 @@ with a softmax between them, and the tanh form of GELU four times as long as the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -74,6 +74,11 @@ def quick_operations(enabled: bool) -> Iterator[None]:
             yield
     finally:
         transformer_flux.apply_rotary_emb = stock
+
+
+def half_precision(enabled: bool) -> AbstractContextManager[object]:
+    """Matrix products in bfloat16 and all else as it is, which compiled blocks make quick by themselves."""
+    return torch.autocast("cpu", torch.bfloat16) if enabled else nullcontext()
 
 
 def spread_attention(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:

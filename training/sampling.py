@@ -13,7 +13,7 @@ from transformers import CLIPTokenizer
 
 from tokenmerge.zoo.patch_autoencoder import PatchAutoencoder
 from training.images import tokenize
-from training.quick import quick_operations
+from training.quick import compile_blocks, half_precision, quick_operations
 from training.recipes import RECIPES
 
 BATCH = 8  # captions at once; more need memory and are no faster
@@ -38,12 +38,17 @@ def to_images(autoencoder: PatchAutoencoder, latents: Tensor) -> list[Image.Imag
 
 
 class Sampler:
-    """A checkpoint that generates images; `done` says how far its training was. `half` computes in bfloat16."""
+    """A checkpoint that generates images; `done` says how far its training was.
 
-    def __init__(self, work: Path, name: str, half: bool = False) -> None:
-        self.half = half
+    `half` computes in bfloat16. So does `compiled`, with compiled blocks, for Flux and many images.
+    """
+
+    def __init__(self, work: Path, name: str, half: bool = False, compiled: bool = False) -> None:
+        self.half, self.compiled = half, compiled
         self.model, self.tokenizer, self.done = load_averaged(work, name)
         self.autoencoder = PatchAutoencoder.from_pretrained(work / RECIPES[name].autoencoder)
+        if compiled:
+            compile_blocks(self.model.transformer)
 
     def generate(
         self,
@@ -62,7 +67,7 @@ class Sampler:
             text = tokenize(self.tokenizer, captions[start : start + BATCH])
             seeds = [first_seed + (0 if same_noise else start + row) for row in range(len(text))]
             noise = torch.cat([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
-            with quick_operations(self.half):
+            with quick_operations(self.half and not self.compiled), half_precision(self.compiled):
                 latents = self.model.sample(noise, text, nothing, steps, guidance)
             images += to_images(self.autoencoder, latents.float())
         return images

@@ -21,10 +21,10 @@ SHEET_CAPTIONS = (
 )  # fmt: skip
 SIX_MORE_CAPTIONS = ("cherries", "pear", "dog face", "star", "light bulb", "snowman")
 PHOTO_SHEET_CAPTIONS = (
-    "granny smith apples", "red delicious apples", "bananas", "lemons", "limes", "oranges",
-    "kiwis", "mangoes", "watermelons", "cantaloupe melons", "pineapples", "pomegranates",
-    "plums", "avocados", "conference pears", "carrots", "cucumbers", "aubergines",
-    "red bell peppers", "yellow bell peppers", "vine tomatoes", "garlic", "brown cap mushrooms", "sweet potatoes",
+    "granny smith apples", "red delicious apples", "royal gala apples", "conference pears", "lemons", "limes",
+    "oranges", "peaches", "plums", "mangoes", "pomegranates", "kiwis",
+    "bananas", "watermelons", "cantaloupe melons", "honeydew melons", "avocados", "vine tomatoes",
+    "carrots", "asparagus", "brown cap mushrooms", "yellow onions", "solid potatoes", "sweet potatoes",
 )  # fmt: skip
 SHEETS = {"photo-flux": PHOTO_SHEET_CAPTIONS, "emoji-sd-4": SHEET_CAPTIONS + SIX_MORE_CAPTIONS}
 COLUMNS, LABEL = 6, 18

@@ -35,7 +35,7 @@ from training.emoji_sd import EmojiSD
 from training.exchange import Exchange
 from training.package import take_over_files, take_over_weights
 from training.photographs import TOKEN
-from training.quick import compile_blocks, quick_operations
+from training.quick import compile_blocks, half_precision, quick_operations
 from training.recipes import RECIPES
 from training.run import Run
 
@@ -96,11 +96,6 @@ def merging(model: nn.Module, ratio: float | None, size: int) -> AbstractContext
         return nullcontext()
     denoiser = model.unet if isinstance(model, EmojiSD) else model.transformer
     return tokenmerge.merged(denoiser, tokenmerge.ToMA(ratio=ratio, min_tokens=MERGED_TOKENS, skip_blocks=0))
-
-
-def half_precision(enabled: bool) -> AbstractContextManager[object]:
-    """Matrix products in bfloat16 and all else as it is, which compiled blocks make quick by themselves."""
-    return torch.autocast("cpu", torch.bfloat16) if enabled else nullcontext()
 
 
 def step(args: argparse.Namespace, run: Run, images: Batches, size: int, rate: float) -> float:
