@@ -29,6 +29,7 @@ def run(*variants: dict[str, Any]) -> dict[str, Any]:
 
 RUN = run(
     variant("fewer steps", 1.25, 44),
+    variant("fewer steps", 2.4, 30),
     variant("fewer steps", 4.0, 24),
     variant("cache", 1.0, 100),  # saved nothing: no end of its curve
     variant("cache", 1.5, 42),
@@ -44,7 +45,7 @@ def at(run: dict[str, Any], speedup: float, axis: str = "multiply-adds") -> Cell
 
 def test_between_settings_quality_is_linear_in_the_logarithm_of_the_speedup() -> None:
     psnr = at(RUN, 2.0).metrics["psnr"]
-    assert psnr.fewer_steps == pytest.approx(44 - 20 * math.log(2 / 1.25) / math.log(4 / 1.25))
+    assert psnr.fewer_steps == pytest.approx(44 - 14 * math.log(2 / 1.25) / math.log(2.4 / 1.25))
     assert psnr.rival is not None
     assert psnr.ours is not None
     assert (psnr.rival.name, psnr.rival.value) == ("cache", 38)
@@ -56,7 +57,13 @@ def test_between_neighbours_only() -> None:
     """A bad setting between two good ones is on the curve, and one that is slower and worse than another is not."""
     assert value_at([(1.0, 40.0), (2.0, 20.0), (4.0, 19.0)], 2.0, True) == 20.0
     assert value_at([(1.0, 30.0), (2.0, 20.0), (4.0, 25.0)], 1.9, True) == 25.0
-    assert value_at([(1.0, 0.1), (4.0, 0.3)], 2.0, False) == pytest.approx(0.2)
+    assert value_at([(1.0, 0.1), (2.0, 0.3)], math.sqrt(2), False) == pytest.approx(0.2)
+
+
+def test_nothing_is_assumed_between_settings_far_apart() -> None:
+    """A straight line over a wide gap would flatter a method, because real curves sag."""
+    assert value_at([(1.25, 49.0), (3.5, 23.0)], 2.0, True) == 23.0
+    assert value_at([(1.25, 49.0), (2.0, 32.0), (3.5, 23.0)], 2.0, True) == 32.0
 
 
 def test_a_faster_setting_counts_and_a_slower_one_does_not() -> None:

@@ -1,7 +1,8 @@
 """Who is ahead at equal speed: for each run and speed-up the best rival, fewer steps, and the best of ours.
 
-A method's settings are one curve. Between two settings its quality is linear in the logarithm of the speed-up. A
-setting that is faster than asked for counts with its own quality; a method that never gets that fast has none.
+A method's settings are one curve. Between two neighbouring settings its quality is linear in the logarithm of the
+speed-up. A setting that is faster than asked for counts with its own quality; a method that never gets that fast has
+none. Between settings far apart nothing is assumed: real curves sag, and a straight line would flatter the method.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ METRICS = ("psnr", "lpips")
 HIGHER_IS_BETTER = {column.metric: column.higher_is_better for column in COLUMNS}
 LEAST_SPEEDUP = 1.02  # a setting that saves less is the baseline, whose PSNR counts as 100: no end of a curve
 OVER_FEWER_STEPS = 2.0  # dB
+FURTHEST_APART = 2.0  # of two neighbouring settings: how many times as fast the one is as the other
 
 
 @dataclass(frozen=True)
@@ -108,18 +110,25 @@ def curves_of(variants: Iterable[Mapping[str, Any]], axis: Axis, metric: str) ->
 def value_at(points: Sequence[tuple[float, float]], speedup: float, higher_is_better: bool) -> float | None:
     """The quality of a method at a speed-up; None if it never gets that fast.
 
+    >>> round(value_at([(1.5, 40.0), (2.5, 20.0)], 2.0, True), 1)
+    28.7
     >>> value_at([(1.0, 40.0), (4.0, 20.0)], 2.0, True)
-    30.0
+    20.0
     >>> value_at([(3.0, 20.0)], 2.0, True), value_at([(3.0, 20.0)], 4.0, True)
     (20.0, None)
     """
     sign = 1 if higher_is_better else -1
     found = [sign * value for reached, value in points if reached >= speedup]
     for (slow, first), (fast, last) in itertools.pairwise(points):
-        if slow < speedup < fast:
+        if slow < speedup < fast and are_neighbours(slow, fast):
             share = math.log(speedup / slow) / math.log(fast / slow)
             found.append(sign * (first + share * (last - first)))
     return sign * max(found) if found else None
+
+
+def are_neighbours(slow: float, fast: float) -> bool:
+    """Whether two speed-ups are near enough to say what lies between them."""
+    return fast <= slow * FURTHEST_APART
 
 
 def _compared(variants: Sequence[Mapping[str, Any]], axis: Axis, speedup: float, metric: str) -> Compared:

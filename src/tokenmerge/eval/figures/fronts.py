@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from tokenmerge.eval.columns import COLUMNS
 from tokenmerge.eval.figures.plotting import look_of, new_figure, styled
-from tokenmerge.eval.front_cells import METRICS, Axis, curves_of, pixels_of
+from tokenmerge.eval.front_cells import METRICS, Axis, are_neighbours, curves_of, pixels_of
 from tokenmerge.eval.variants import FEWER_STEPS_NAME
 
 TITLES = {column.metric: f"{column.title} {column.arrow}" for column in COLUMNS}
+GAP = (math.nan, math.nan)
 WIDEST = 4.5  # speed-ups shown; faster settings of rivals are off the comparison
 
 
@@ -24,15 +27,24 @@ def front_figure(runs: Sequence[Mapping[str, Any]], axis: Axis) -> Any:
         for row, metric in enumerate(METRICS):
             for column, run in enumerate(runs):
                 _panel(panels[row][column], run, axis, metric, names)
-        figure.suptitle(f"{runs[0]['model']}: distance to the unmodified image at equal speed")
+        figure.suptitle(f"{runs[0]['model']}: distance to the unmodified image at equal speed", fontsize=11)
         handles = {
             label: handle
             for panel in panels.ravel()
             for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
         }
         order = [name for name in names if name in handles]
-        figure.legend([handles[name] for name in order], order, loc="outside lower center", ncols=5, fontsize=9)
+        columns = 5 if len(runs) > 1 else 2
+        figure.legend([handles[name] for name in order], order, loc="outside lower center", ncols=columns, fontsize=9)
         return figure
+
+
+def _broken(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points with a gap in the line wherever two settings are too far apart to say what lies between them."""
+    line = list(points[:1])
+    for before, point in pairwise(points):
+        line += [point] if are_neighbours(before[0], point[0]) else [GAP, point]
+    return line
 
 
 def _names(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -50,7 +62,7 @@ def _panel(panel: Any, run: Mapping[str, Any], axis: Axis, metric: str, names: S
     variants = [variant for variant in run["variants"] if variant["config"] is not None]
     ours = {variant["name"] for variant in variants if variant["ours"]}
     for name, points in curves_of(variants, axis, metric).items():
-        shown = [point for point in points if point[0] <= WIDEST]
+        shown = _broken([point for point in points if point[0] <= WIDEST])
         look = look_of(name, names)
         if name in ours:
             look |= {"linewidth": 2.6, "markersize": 8, "zorder": 5}
