@@ -146,10 +146,21 @@ def check_output(line: str, out: str, err: str) -> None:
         assert max(map(len, out.splitlines()), default=0) <= WIDTH, out
 
 
+def heed_ctrl_c() -> None:
+    """A shell lets programs that it starts in the background ignore Ctrl+C, and they hand that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run_server(command: list[str], folder: Path) -> None:
     """Starts the page, opens it once, and ends it as Ctrl+C does."""
     with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=heed_ctrl_c,
     ) as server:
         try:
             assert server.stdout is not None
