@@ -36,7 +36,7 @@ def emoji_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Image
 
 def photo_batches(args: Namespace, tokenizer: CLIPTokenizer, size: int) -> Photographs:
     """Latents of photographs at one frame size."""
-    return Photographs(args.work, tokenizer, size, args.window, args.wide, bool(args.align), args.clear)
+    return Photographs(args.work, tokenizer, size, args.window, args.wide, bool(args.align), args.clear, args.often)
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--route", type=float, default=0.0, help="share of tokens past photo-flux's middle blocks")
     parser.add_argument("--align", type=float, default=0.0, help="weight of photo-flux's loss of alignment")
     parser.add_argument("--clear", type=int, default=None, help="photographs of a variety at most, the clearest")
+    parser.add_argument("--often", nargs="+", default=(), metavar="CAPTION", help="varieties to sample more often")
     parser.add_argument("--worker", type=int, choices=[0, 1], help="which of two processes this one is; 0 is evaluated")
     parser.add_argument("--half", action="store_true", help="bfloat16 and quicker operations, for CPUs that have it")
     parser.add_argument("--compile", action="store_true", help="bfloat16 in compiled blocks of a Flux transformer")

@@ -18,7 +18,7 @@ from training.emoji_sd import EmojiSD, InnerUNet, build_unet
 from training.images import Images
 from training.inception import frechet_distance, rank_of_own_image
 from training.photo_flux import PhotoFlux, grid_ids, noise_levels, pack, spread_positions, unpack
-from training.photographs import FRAME, WIDE_FRAME, Photographs, all_texts, rarity_weights
+from training.photographs import FRAME, WIDE_FRAME, Photographs, all_texts, sampling_weights
 from training.photographs import phrasings as photo_phrasings
 from training.run import Average, Run
 from training.sheet import SHEET_CAPTIONS, draw_sheet
@@ -312,7 +312,8 @@ def test_held_back_photographs_are_never_trained_on(photographs: Path) -> None:
 
 
 def test_photographs_of_rare_varieties_are_drawn_more_often() -> None:
-    assert rarity_weights(["lemon"] * 4 + ["plum"]) == [0.5, 0.5, 0.5, 0.5, 1.0]
+    assert sampling_weights(["lemon"] * 4 + ["plum"], ()) == [0.5, 0.5, 0.5, 0.5, 1.0]
+    assert sampling_weights(["lemon"] * 4 + ["plum"], ["lemon"]) == [1.25, 1.25, 1.25, 1.25, 1.0]
 
 
 def test_more_tokens_are_trained_at_more_noise() -> None:
