@@ -215,8 +215,8 @@ class Photographs:
     random window is taken, at its own positions. Smaller frames are spread over the positions of the native size, so
     that layouts carry over from cheap frames to expensive ones; `wide` is the share of batches spread over twice that.
     With `aligned`, batches carry the features that `training.alignment` has computed. `clear` limits the photographs of
-    each variety to that many, the clearest by these features. Varieties named in `often`, by their plainest caption, are
-    sampled `MORE_OFTEN` times as often.
+    each variety to that many, the clearest by these features. Varieties named in `often`, by their plainest caption,
+    are sampled `MORE_OFTEN` times as often.
     """
 
     def __init__(
