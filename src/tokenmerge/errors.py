@@ -1,5 +1,11 @@
 """Every error tokenmerge raises on purpose: one sentence that says what was wrong and what to do."""
 
+import re
+from collections.abc import Collection
+from difflib import SequenceMatcher
+
+LIKE_ENOUGH = 0.6  # of 1 for the same letters in the same order
+
 
 class TokenMergeError(Exception):
     """Base of all errors raised by tokenmerge."""
@@ -43,3 +49,25 @@ class WriteError(TokenMergeError, OSError):
 
 class UsageError(TokenMergeError):
     """A command was given words it cannot work with."""
+
+
+def hint(name: object, known: Collection[str], otherwise: str | None = None) -> str:
+    """What to do about a name that is not known: the one that was probably meant, or `otherwise`, or a list of all.
+
+    >>> hint("flx-dev", ["flux", "ltx-video"])
+    'did you mean flux?'
+    """
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else otherwise or f"use one of {', '.join(known)}."
+
+
+def nearest(name: object, known: Collection[str]) -> str | None:
+    """The known name that is written most like another, or like its first word; None if none is like it."""
+    text = str(name).lower()
+    words = (text, re.split(r"[-_./ ]", text)[0])
+
+    def likeness(other: str) -> float:
+        return max(SequenceMatcher(None, word, other.lower()).ratio() for word in words)
+
+    best = max(known, key=likeness, default=None)
+    return best if best is not None and likeness(best) >= LIKE_ENOUGH else None

@@ -36,9 +36,9 @@ def test_survives_being_written_and_read_again(experiment_file, tmp_path):
 
 
 BAD = [
-    (("steps = 2", "step = 2"), "[image] has no key 'step': did you mean 'steps'?"),
-    (('name = "small"', 'nmae = "small"'), "the experiment has no key 'nmae': did you mean 'name'?"),
-    (("[timing]", "[timming]"), "did you mean 'timing'?"),
+    (("steps = 2", "step = 2"), "[image] has no key 'step': did you mean steps?"),
+    (('name = "small"', 'nmae = "small"'), "the experiment has no key 'nmae': did you mean name?"),
+    (("[timing]", "[timming]"), "did you mean timing?"),
     (("steps = 2", "steps = 0"), "steps in [image] is 0: it takes a whole number from 1 to 1000."),
     (("steps = 2", "steps = true"), "steps in [image] is True"),
     (("steps = 2", "steps = 2.5"), "steps in [image] is 2.5"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from tokenmerge.accelerations.diffusers_caches import CACHES, DiffusersCache
 from tokenmerge.accelerations.fewer_steps import FewerSteps
 from tokenmerge.accelerations.merging import Merging, Preset
 from tokenmerge.accelerations.tomesd_package import Tomesd
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, hint
 from tokenmerge.methods.named import METHODS, named_config
 from tokenmerge.presets import NAMES
 
@@ -58,9 +57,7 @@ def named_acceleration(name: str, options: Mapping[str, Any] | None = None, rati
     if name in CACHES:
         return DiffusersCache(name, options)
     if name != PRESET and name not in RIVALS:
-        near = difflib.get_close_matches(name, known_accelerations(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known_accelerations())}."
-        raise ConfigError(f"method {name!r} is not known: {hint}")
+        raise ConfigError(f"method {name!r} is not known: {hint(name, known_accelerations())}")
     make = _preset if name == PRESET else RIVALS[name]
     if ratio is not None:
         options["ratio"] = ratio

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, hint
 
 
 def check_names(kind: type[Any], values: Sequence[object], options: Collection[str]) -> None:
@@ -21,9 +20,8 @@ def check_names(kind: type[Any], values: Sequence[object], options: Collection[s
         )
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}."
-            raise ConfigError(f"{kind.__name__} has no option {name!r}: {hint}")
+            advice = hint(name, known, f"it has {', '.join(known)}.")
+            raise ConfigError(f"{kind.__name__} has no option {name!r}: {advice}")
 
 
 def check_choice(config: object, field: str, value: object, allowed: Collection[object]) -> None:

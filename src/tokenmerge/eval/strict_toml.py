@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -12,6 +11,7 @@ from typing import Any
 
 import tomli_w
 
+from tokenmerge.errors import hint, nearest
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.runtime.plain_text import is_control
 
@@ -31,9 +31,8 @@ class TomlTable:
             raise ExperimentError(f"{where} is {_shown(values)}: it takes a table of {', '.join(keys)}.")
         for key in values:
             if key not in keys:
-                near = difflib.get_close_matches(key, keys, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(keys)}."
-                raise ExperimentError(f"{where} has no key {key!r}: {hint}")
+                advice = hint(key, keys, f"it takes {', '.join(keys)}.")
+                raise ExperimentError(f"{where} has no key {key!r}: {advice}")
         self._values: dict[str, Any] = values
 
     def __contains__(self, key: str) -> bool:
@@ -53,9 +52,9 @@ class TomlTable:
     def choice(self, key: str, default: str, allowed: Sequence[str]) -> str:
         value = self.text(key, default)
         if value not in allowed:
-            near = difflib.get_close_matches(value, allowed, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise self.wrong(key, value, f"one of {', '.join(map(repr, allowed))}{hint}".removesuffix("?"))
+            near = nearest(value, allowed)
+            meant = f"; did you mean {near!r}" if near else ""
+            raise self.wrong(key, value, f"one of {', '.join(map(repr, allowed))}{meant}")
         return value
 
     def whole(self, key: str, default: int | None, least: int, most: int) -> int:

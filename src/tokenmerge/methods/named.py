@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, hint
 from tokenmerge.methods.lower_bound import LowerBound
 from tokenmerge.methods.sampled_keys import SampledKeys
 from tokenmerge.methods.skip_steps import SkipSteps
@@ -67,9 +66,7 @@ def named_config(name: str, ratio: Any = None, options: Mapping[str, Any] | None
     (4, 4)
     """
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(METHODS)}."
-        raise ConfigError(f"method {name!r} is not known: {hint}")
+        raise ConfigError(f"method {name!r} is not known: {hint(name, METHODS)}")
     preset = METHODS[name].make()
     given = dict(options or {})
     if ratio is not None:

@@ -5,7 +5,6 @@ The values are those of the models' published configurations, so shapes, tokens 
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokenmerge.errors import ConfigError, UnsupportedModelError
+from tokenmerge.errors import ConfigError, UnsupportedModelError, hint
 from tokenmerge.models.architecture import Architecture
 from tokenmerge.models.published_images import IMAGE_MODELS
 from tokenmerge.models.published_unets import UNETS
@@ -26,9 +25,7 @@ def architecture(name: str) -> Architecture:
     """The architecture of that name; an unknown name is an error that suggests one."""
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
-    near = difflib.get_close_matches(name, ARCHITECTURES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(ARCHITECTURES)}."
-    raise ConfigError(f"{name!r} is not an architecture that tokenmerge can build: {hint}")
+    raise ConfigError(f"{name!r} is not an architecture that tokenmerge can build: {hint(name, ARCHITECTURES)}")
 
 
 def build(

@@ -6,7 +6,6 @@ loaded can run anything.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tokenmerge.errors import ModelLoadError, UnsupportedModelError
+from tokenmerge.errors import ModelLoadError, UnsupportedModelError, nearest
 from tokenmerge.models.published import ARCHITECTURES
 from tokenmerge.runtime.devices import pick_device, pick_dtype
 from tokenmerge.runtime.generation import ImageRequest, generate, takes
@@ -143,8 +142,8 @@ def local_folder(name: str, architectures: Iterable[str] = ()) -> Path | None:
 
 def _near(name: str, known: list[str]) -> str:
     """A question that names what was probably meant; empty if nothing is called like it."""
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"did you mean {near[0]}? Otherwise " if near else ""
+    near = nearest(name, known)
+    return f"did you mean {near}? Otherwise " if near else ""
 
 
 def _fetched(name: str, allow_pickle: bool) -> Path:

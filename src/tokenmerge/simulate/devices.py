@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, hint
 
 TABLE = Path(__file__).with_name("devices.toml")
 
@@ -49,9 +48,8 @@ def device_named(name: str, devices: dict[str, Device]) -> Device:
     """The device of that name; an unknown one is an error that suggests another."""
     if name in devices:
         return devices[name]
-    near = difflib.get_close_matches(name, devices, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(devices)}, or a file with its figures."
-    raise ConfigError(f"device {name!r} is not known: {hint}")
+    otherwise = f"use one of {', '.join(devices)}, or a file with its figures."
+    raise ConfigError(f"device {name!r} is not known: {hint(name, devices, otherwise)}")
 
 
 def _device(name: str, values: object) -> Device:

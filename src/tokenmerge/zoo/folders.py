@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from pathlib import Path
 
-from tokenmerge.errors import ModelLoadError
+from tokenmerge.errors import ModelLoadError, hint
 
 NAMES = ("emoji-sd", "emoji-sd-4", "photo-flux")
 # Models of few steps: name -> the model whose LoRA they are, and its steps.
@@ -53,9 +52,7 @@ def _needed(name: str) -> list[Path]:
 def folder_of(name: str) -> Path:
     """The folder of an embedded model, which `DiffusionPipeline.from_pretrained` loads too."""
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ModelLoadError(f"There is no embedded model {name!r}; there are {', '.join(NAMES)}.{hint}")
+        raise ModelLoadError(f"there is no embedded model {name!r}: {hint(name, NAMES)}")
     if name not in list_models():
         raise ModelLoadError(
             f"The weights of {name!r} are not in this installation; install the tokenmerge wheel, which holds them, "
