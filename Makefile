@@ -70,17 +70,17 @@ docs: $(READY)
 figures: $(READY)
 	$(BIN)/python docs/_tools/figures.py
 
-# The sdist and the wheel, checked, and the wheel installed by itself: the package must not need the clone. Its requirements
-# are those of .venv.
+# The sdist and the wheel, checked, and the wheel with the page installed into an environment of its own, as a user does.
 package: $(READY)
 	rm -rf dist .venvs/package
 	$(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
 	$(BIN)/twine check --strict dist/*
 	du -h dist/*
-	$(call share_environment,.venvs/package)
-	.venvs/package/bin/$(PIP) --no-deps --ignore-installed dist/*.whl
-	cd dist && ../.venvs/package/bin/python -c "import tokenmerge; assert '.venvs/package' in tokenmerge.__file__"
+	@echo "Installing tokenmerge[web] from the wheel into an empty environment: 1 to 4 minutes."
+	$(PYTHON) -m venv .venvs/package
+	.venvs/package/bin/$(PIP) -c constraints.txt "$$(ls $(CURDIR)/dist/*.whl)[web]"
 	cd dist && ../.venvs/package/bin/tokenmerge doctor
+	cd dist && ../.venvs/package/bin/python ../tests/web/try_installed.py
 
 check: $(READY)
 	$(BIN)/ruff check
