@@ -189,6 +189,19 @@ def test_of_few_steps_less_is_saved(unet: TinyModel) -> None:
     assert "every 6 steps or 35% of the noise, whichever is sooner" in str(reports[None])
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        *[({"size": size}, "height, width") for size in (512, "512x512", (0, 0), (-8, 8), (8, 8, 8), (64.0, 64.0))],
+        ({"size": (10**9, 10**9)}, "from 1 to 8192"),
+        *[({"batch": batch}, "batch is ") for batch in (0, -1, "1")],
+    ],
+)
+def test_a_size_or_batch_that_cannot_be_is_a_sentence(unet: TinyModel, asked: dict[str, object], said: str) -> None:
+    with tm.merged(unet.build(), tm.SkipSteps()) as handle, pytest.raises(tm.TokenMergeError, match=said):
+        handle.explain(**asked)
+
+
 def test_a_timestep_that_is_a_number_is_no_reason_to_count_otherwise(unet: TinyModel) -> None:
     counted = []
     for timestep in (500, torch.tensor(500)):

@@ -119,6 +119,8 @@ def test_the_default_ladder_keeps_what_fits(pipe: Any, monkeypatch: pytest.Monke
     [
         ([], {}, "no prompt"),
         (["a cat"], {"seeds": []}, "no seed"),
+        (["a cat"], {"seeds": 3}, r"seeds is 3: it takes a list, such as \[0, 1\]"),
+        (None, {}, "prompts is None: it takes a list"),
         (["a cat"], {"min_psnr": 0}, "min_psnr is 0"),
         (["a cat"], {"min_psnr": "high"}, "min_psnr is 'high'"),
         (["a cat"], {"candidates": []}, "no candidate"),

@@ -113,7 +113,7 @@ def apply(
     """
     models = denoisers_of(pipeline_or_model)
     timings = config.timings if isinstance(config, Worthwhile) else ()
-    config = _config_of(config, pipeline_or_model, keep is not None or bool(reference_ratio))
+    config = config_of(config, pipeline_or_model, keep is not None or bool(reference_ratio))
     if steps is not None:
         check_whole("steps", steps, least=1)
     for model in models:
@@ -139,13 +139,14 @@ def apply(
     return Handle(sessions, config, timings)
 
 
-def _config_of(config: Any, pipeline_or_model: Any, merge_tokens: bool) -> MergeConfig:
+def config_of(config: Any, pipeline_or_model: Any, merge_tokens: bool = False) -> MergeConfig:
+    """The config that a user gave: by the name of a preset, as a method, or as found by `worthwhile`."""
     if isinstance(config, str):
         from tokenmerge.presets import preset
 
         return preset(config, pipeline_or_model, merge_tokens)  # type: ignore[arg-type]
     config = config.config if isinstance(config, Worthwhile) else config
-    if not isinstance(config, MergeConfig):
+    if not isinstance(config, MergeConfig) or type(config) is MergeConfig:
         raise ConfigError(
             f"config is {config!r}: give the name of a preset, such as 'quality', or a method with its options, such "
             f"as tokenmerge.ToMA(ratio=0.5)."

@@ -100,6 +100,12 @@ def test_the_model_comes_out_as_it_went_in(unet: nn.Module) -> None:
 def test_what_cannot_be_timed_is_refused(unet: nn.Module) -> None:
     with pytest.raises(tm.TokenMergeError, match="one ratio"):
         worthwhile(unet, tm.ToMA(ratio=(0.2, 0.6)), SIZE)
+    with pytest.raises(tm.TokenMergeError, match=r"size is 512: it takes \(height, width\)"):
+        worthwhile(unet, tm.ToMA(), 512)  # type: ignore[arg-type]
+    with pytest.raises(tm.TokenMergeError, match="batch is 0"):
+        worthwhile(unet, tm.ToMA(), SIZE, batch=0)
+    with pytest.raises(tm.TokenMergeError, match="the name of a preset"):
+        worthwhile(unet, None, SIZE)  # type: ignore[arg-type]
     with pytest.raises(tm.TokenMergeError, match="meta device"):
         worthwhile(unet.to("meta"), tm.ToMA(ratio=0.5), SIZE)
 

@@ -12,6 +12,11 @@ from tokenmerge.ops.selection import select_grid
 
 METHODS = [ToMA, LowerBound, ToMeSD, ToFu, ToDo]
 
+
+def min_count(similarity, count):
+    """A selector that forgets one of its arguments."""
+
+
 # method, options, what the error must name: the field, the value, and something that is allowed
 REFUSED = [
     *[(method, {"ratio": ratio}, ["ratio", repr(ratio), "between 0 and 1"])
@@ -38,6 +43,10 @@ REFUSED = [
     *[(method, {"tile": (4, 0)}, ["tile", "0", "at least 1"]) for method in (ToMA, TileMean, SampledKeys)],
     *[(method, {"tile": "big"}, ["tile", "'big'"]) for method in (ToMA, TileMean, SampledKeys)],
     *[(method, {"tile": 1}, ["tile", "at least 2 tokens"]) for method in (TileMean, SampledKeys)],
+    *[(method, {"tile": tile}, ["tile", repr(tile), "one whole number for a square"])
+      for method in (ToMA, TileMean) for tile in (4.0, None, True, float("nan"))],
+    *[(ToMA, {"selector": selector}, ["selector", "three arguments"]) for selector in (lambda: None, min_count)],
+    (ToMA, {"selector": None}, ["selector None", "'facility_location'"]),
     (ToMA, {"select_every": (10, 0)}, ["select_every", "0", "at least 1"]),
     (ToMA, {"select_every": (10, 5, 1)}, ["select_every", "(10, 5, 1)", "two (destinations, weights)"]),
     (ToMA, {"select_every": (10, 3)}, ["select_every", "(10, 3)", "(10, 2)"]),
@@ -210,6 +219,12 @@ def test_a_class_that_is_named_like_a_method_is_refused_and_the_method_stays():
     for _ in range(2):  # as when a cell of a notebook runs again
         mine = type("MineOfThisTest", (MergeConfig,), {"__module__": "mine"})
     assert type(MergeConfig.from_dict({"method": "MineOfThisTest"})) is mine
+
+
+@pytest.mark.parametrize("saved", [None, 3, "ToMA", ["ToMA"]])
+def test_what_is_no_saved_config_is_a_sentence(saved):
+    with pytest.raises(ConfigError, match=re.escape(f"{saved!r} is no saved config: give a dict")):
+        MergeConfig.from_dict(saved)
 
 
 @pytest.mark.parametrize("name", ["Toma", "nothing", 3, None])

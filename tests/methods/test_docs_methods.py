@@ -70,5 +70,5 @@ def test_the_method_merges_three_quarters(names: dict[str, Any], tiny: Any, scop
 def test_the_method_is_known_by_name_and_checks_itself(names: dict[str, Any]) -> None:
     config = names["CellMean"](scope="block")
     assert MergeConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(ConfigError, match=r"ratio has 0\.5, which CellMean does not take: use 0\.75"):
+    with pytest.raises(ConfigError, match=r"ratio 0\.5 is not one that CellMean takes: use 0\.75"):
         names["CellMean"](ratio=0.5)

@@ -57,6 +57,7 @@ def test_masks_come_as_tensors_arrays_and_images(given: Any) -> None:
     ("given", "words"),
     [
         ("mask.png", "an image, an array or a tensor"),
+        (torch.ones(4, 4, dtype=torch.complex64), "of type Tensor: give an image"),
         (torch.zeros(4, 4), "black throughout"),
         (torch.full((4, 4), 2.0), "above 1"),
         (torch.full((4, 4), 0.5), "threshold it, such as keep=mask > 0.5"),

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from tokenmerge.api import denoisers_of, merged
+from tokenmerge.api import config_of, denoisers_of, merged
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.checks import check_pixels, check_whole
 from tokenmerge.engine.arguments import token_argument
 from tokenmerge.engine.compatibility import suited
 from tokenmerge.engine.schedule import Kind, Step
@@ -67,7 +68,11 @@ class Level:
 
 
 def worthwhile(
-    pipeline_or_model: Any, config: MergeConfig, size: tuple[int, int], batch: int = 1, clock: Clock | None = None
+    pipeline_or_model: Any,
+    config: MergeConfig | str,
+    size: tuple[int, int],
+    batch: int = 1,
+    clock: Clock | None = None,
 ) -> Worthwhile:
     """Find out where merging saves time on this machine, and leave the rest alone.
 
@@ -83,6 +88,9 @@ def worthwhile(
     >>> handle = apply(pipe, found)  # doctest: +SKIP
     >>> print(handle.explain())  # with the times  # doctest: +SKIP
     """
+    config = config_of(config, pipeline_or_model)
+    check_pixels(size)
+    check_whole("batch", batch, least=1)
     if config.varies:
         raise ConfigError(
             "what is worth merging is timed at one ratio: set ratio to one number to find out, and give the parts and "

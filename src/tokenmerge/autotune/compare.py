@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenmerge.api import Config, merged
-from tokenmerge.autotune.generator import Generate, generator_of
+from tokenmerge.autotune.generator import Generate, generator_of, pairs_of
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.errors import ConfigError
 from tokenmerge.runtime.fidelity import psnr_of
 
 
@@ -61,9 +60,7 @@ def compare(
 
     >>> print(compare(model, "quality", generate=lambda label, seed: sample(model, seed)))  # doctest: +SKIP
     """
-    pairs = [(prompt, seed) for prompt in prompts for seed in seeds]
-    if not pairs:
-        raise ConfigError("there is no prompt, or no seed: give at least one of each.")
+    pairs = pairs_of(prompts, seeds)
     generator = generator_of(pipe, generate, options)
     with generator.quiet():
         generator.warm_up(*pairs[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from tokenmerge.models.arguments import argument_names, named_arguments
 from tokenmerge.runtime.generation import generate
 from tokenmerge.runtime.timing import Clock
 
+Pair = tuple[Any, int]  # a prompt and a seed
 # (prompt, seed, **options) -> an image, an array or a tensor. The prompt may be anything: a label, or None.
 Generate = Callable[..., Any]
 
@@ -132,6 +133,22 @@ Generator = PipelineGenerator | FunctionGenerator
 
 def generator_of(pipe: Any, function: Generate | None, options: dict[str, Any]) -> Generator:
     return PipelineGenerator(pipe, options) if function is None else FunctionGenerator(pipe, function, options)
+
+
+def pairs_of(prompts: Sequence[Any], seeds: Sequence[int]) -> list[Pair]:
+    """Every prompt with every seed. One text is one prompt, although Python takes it for a row of letters.
+
+    >>> pairs_of("red apple", [0, 1])
+    [('red apple', 0), ('red apple', 1)]
+    """
+    prompts = [prompts] if isinstance(prompts, str) else prompts
+    for name, given, example in (("prompts", prompts, '["red apple"]'), ("seeds", seeds, "[0, 1]")):
+        if not isinstance(given, Iterable):
+            raise ConfigError(f"{name} is {given!r}: it takes a list, such as {example}.")
+    pairs = [(prompt, seed) for prompt in prompts for seed in seeds]
+    if not pairs:
+        raise ConfigError("there is no prompt, or no seed: give a handful of prompts like those you will generate.")
+    return pairs
 
 
 def steps_in(timesteps: list[float]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmerge.api import merged
-from tokenmerge.autotune.generator import Generate, Generator, generator_of
+from tokenmerge.autotune.generator import Generate, Generator, Pair, generator_of, pairs_of
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.correction import FullSteps
 from tokenmerge.config.ratio import is_number, ratio_text
@@ -112,7 +112,7 @@ def tune(
     >>> found = tune(pipe, ["red apple", "old boat"], min_psnr=32, num_inference_steps=20)  # doctest: +SKIP
     >>> found.save("config.json")  # doctest: +SKIP
     """
-    pairs = _pairs(prompts, seeds)
+    pairs = pairs_of(prompts, seeds)
     if not is_number(min_psnr) or not 0 < min_psnr < PSNR_OF_EQUAL_IMAGES:
         raise ConfigError(f"min_psnr is {min_psnr!r}: it takes decibels above 0 and below 100, such as 30.")
     tried: list[Trial] = []
@@ -173,18 +173,6 @@ def table_of(trials: Sequence[Trial], min_psnr: float) -> str:
     ]
     headers = ["config", "multiply-adds", "median s", "mean dB", "worst dB", f"keeps {min_psnr:g} dB"]
     return fitted(rows, headers)
-
-
-Pair = tuple[Any, int]
-
-
-def _pairs(prompts: Sequence[Any], seeds: Sequence[int]) -> list[Pair]:
-    if isinstance(prompts, str):
-        prompts = [prompts]
-    pairs = [(prompt, seed) for prompt in prompts for seed in seeds]
-    if not pairs:
-        raise ConfigError("there is no prompt, or no seed: give a handful of prompts like those you will generate.")
-    return pairs
 
 
 def _ladder(

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenmerge.config.base import MergeConfig
+from tokenmerge.config.checks import LARGEST_SIDE
 from tokenmerge.config.ratio import ratio_text
 from tokenmerge.errors import ConfigError, UsageError
 from tokenmerge.methods.named import METHODS, named_config
 from tokenmerge.presets import NAMES, Name
-from tokenmerge.runtime.generation import LARGEST_SEED, LARGEST_SIDE, LATENT, MOST_STEPS, ImageRequest, check_size
+from tokenmerge.runtime.generation import LARGEST_SEED, LATENT, MOST_STEPS, ImageRequest, check_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image

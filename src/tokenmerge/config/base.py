@@ -7,6 +7,7 @@ The type of a config selects the method. A new method is a frozen dataclass deri
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -202,8 +203,10 @@ class MergeConfig:
         return {"method": type(self).__name__, **{name: _plain(value) for name, value in values.items()}}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> MergeConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> MergeConfig:
         """The inverse of `to_dict`. Called on a method itself, "method" may be left out."""
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{values!r} is no saved config: give a dict, as `to_dict` returns it.")
         values = dict(values)
         name = values.pop("method", cls.__name__)
         method = MergeConfig._methods.get(name) if isinstance(name, str) else None

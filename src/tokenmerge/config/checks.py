@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from tokenmerge.errors import ConfigError, hint
+
+LARGEST_SIDE = 8192  # pixels
 
 
 def check_names(kind: type[Any], values: Sequence[object], options: Collection[str]) -> None:
@@ -26,7 +29,7 @@ def check_names(kind: type[Any], values: Sequence[object], options: Collection[s
 
 def check_choice(config: object, field: str, value: object, allowed: Collection[object]) -> None:
     if value not in allowed:
-        raise ConfigError(f"{field} has {value!r}, which {type(config).__name__} does not take: use {listed(allowed)}.")
+        raise ConfigError(f"{field} {value!r} is not one that {type(config).__name__} takes: use {listed(allowed)}.")
 
 
 def check_whole(field: str, value: object, least: int) -> None:
@@ -34,9 +37,31 @@ def check_whole(field: str, value: object, least: int) -> None:
         raise ConfigError(f"{field} is {value!r}: it takes a whole number of at least {least}.")
 
 
+def check_pixels(size: object) -> None:
+    """A (height, width) in pixels."""
+    sides = size if isinstance(size, (list, tuple)) else ()
+    whole = all(isinstance(side, int) and not isinstance(side, bool) and 0 < side <= LARGEST_SIDE for side in sides)
+    if len(sides) != 2 or not whole:
+        raise ConfigError(
+            f"size is {size!r}: it takes (height, width) in pixels, two whole numbers from 1 to {LARGEST_SIDE}, such "
+            f"as (512, 768)."
+        )
+
+
 def check_flag(field: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ConfigError(f"{field} is {value!r}: it takes True or False.")
+
+
+def takes_arguments(function: Any, count: int) -> bool:
+    """Whether a function can be called with `count` arguments; True if Python cannot know."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # some functions written in C have no signature
+        return True
+    return True
 
 
 def check_step_speedup(value: object) -> None:
@@ -64,14 +89,12 @@ def listed(choices: Collection[object]) -> str:
 def store_tile(config: object, field: str) -> None:
     """A tile in tokens, as (height, width), or (frames, height, width) for video; one number is a square."""
     value = getattr(config, field)
-    if isinstance(value, int) and not isinstance(value, bool):
-        object.__setattr__(config, field, (value, value))
-    store_tuple(config, field)
-    tile = getattr(config, field)
-    if len(tile) not in (2, 3):
+    tile = (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(tile, (list, tuple)) or len(tile) not in (2, 3):
         raise ConfigError(
-            f"{field} is {value!r}: it takes one number for a square, (height, width), or (frames, height, width) for "
-            f"video."
+            f"{field} is {value!r}: it takes one whole number for a square, (height, width), or (frames, height, "
+            f"width) for video."
         )
     for side in tile:
         check_whole(field, side, least=1)
+    object.__setattr__(config, field, tuple(tile))

@@ -25,10 +25,12 @@ def read_mask(keep: Any) -> Tensor:
         keep = torch.from_numpy(np.array(keep.convert("L")))
     try:
         mask = torch.as_tensor(keep).detach().cpu()
+        if mask.is_complex():
+            raise TypeError("complex numbers are no shades")
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
-            f"keep is {type(keep).__name__!r}: give an image, an array or a tensor of height x width, white (255, 1.0 "
-            f"or True) where the image must stay sharp."
+            f"keep is of type {type(keep).__name__}: give an image, an array or a tensor of height x width, white "
+            f"(255, 1.0 or True) where the image must stay sharp."
         ) from None
     # Bytes are shades up to 255, unless there are none but 0 and 1: then 1 is white, as in any other type.
     shades = mask.dtype == torch.uint8 and bool((mask > 1).any())

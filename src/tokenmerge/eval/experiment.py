@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenmerge.config.checks import LARGEST_SIDE
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.eval.strict_toml import TomlTable, read_toml, to_toml
 from tokenmerge.runtime.devices import DTYPES
-from tokenmerge.runtime.generation import LARGEST_SEED, LARGEST_SIDE, MOST_STEPS
+from tokenmerge.runtime.generation import LARGEST_SEED, MOST_STEPS
 
 FEWER_STEPS = (0.5,)
 METRICS = ("mse", "psnr", "ssim", "lpips", "fid", "fid_real", "clip", "dino")

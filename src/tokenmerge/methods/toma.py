@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.checks import check_choice, check_whole, store_tile
+from tokenmerge.config.checks import check_choice, check_whole, store_tile, takes_arguments
 from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.config.ratio import Ratio
 from tokenmerge.errors import ConfigError
@@ -115,6 +115,11 @@ class ToMA(MergeConfig):
         check_choice(self, "region", self.region, REGIONS)
         if not callable(self.selector):
             check_choice(self, "selector", self.selector, tuple(SELECTORS))
+        elif not takes_arguments(self.selector, 3):
+            raise ConfigError(
+                f"selector is {self.selector!r}, which cannot be called with three arguments: it takes similarity, "
+                f"count and available, as tokenmerge.ops.selection says."
+            )
         self._check_select_every()
 
     def _check_select_every(self) -> None:

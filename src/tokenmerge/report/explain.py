@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.checks import check_whole
+from tokenmerge.config.checks import check_pixels, check_whole
 from tokenmerge.engine.arguments import as_one
 from tokenmerge.engine.forecast import STORED
 from tokenmerge.engine.schedule import Kind, Step, count_steps
@@ -40,8 +40,11 @@ def explain(
     timings: tuple[Timing, ...] = (),
 ) -> Explanation:
     """Explain what is attached to the given models, for an image of (height, width) pixels."""
-    if steps is not None:
-        check_whole("steps", steps, least=1)
+    for name, value in (("steps", steps), ("batch", batch)):
+        if value is not None:
+            check_whole(name, value, least=1)
+    if size is not None:
+        check_pixels(size)
     reports = [_explain_model(session, size, batch, steps) for session in sessions]
     # Before the first call nothing is measured that could contradict what is counted.
     ran = [session.skipping for session, report in zip(sessions, reports, strict=True) if report.measured is not None]

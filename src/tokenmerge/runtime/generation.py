@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tokenmerge.runtime.pipelines import LoadedPipeline
 
 LATENT = 8  # pixels to a latent in every Stable Diffusion and Flux model
-LARGEST_SIDE = 8192  # pixels
 MOST_STEPS = 1000  # the schedulers are trained on this many
 # The CPU's generator reads 32 bits of a seed: 2**32 would give the noise of 0, in silence.
 LARGEST_SEED = 2**32 - 1
