@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tokenmerge.cli.main import main
-from tokenmerge.errors import UsageError
+from tokenmerge.errors import TokenMergeError, UsageError
 from tokenmerge.runtime.pipelines import LoadedPipeline
 from tokenmerge.web.runs import Studio
 from tokenmerge.web.server import LOCAL, ServeOptions, serving
@@ -54,6 +54,27 @@ def test_it_hands_out_no_file_of_the_machine(address: str, path: str) -> None:
 def test_a_port_that_is_taken_is_a_sentence(address: str) -> None:
     port = int(address.rstrip("/").rsplit(":", 1)[1])
     with pytest.raises(UsageError, match=f"port {port} of {LOCAL} cannot be used"), serving(ServeOptions(port=port)):
+        pass
+
+
+@pytest.mark.parametrize("host", ["not-a-host", "203.0.113.9", "a" * 70, "127.0.0.1:80"])
+def test_a_host_that_this_machine_is_not_is_a_sentence(host: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="which is no address of this machine"), serving(ServeOptions(host)):
+        pass
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model": "nowhere"}, "there is no model folder nowhere"),
+        ({"model": "sdxl"}, "names an architecture"),
+        ({"device": "abacus"}, "which this machine does not have"),
+        ({"dtype": "int3"}, "use one of float32"),
+    ],
+)
+def test_what_the_page_could_not_use_is_said_before_it_opens(wrong: dict[str, str], said: str) -> None:
+    with pytest.raises(TokenMergeError, match=said), serving(ServeOptions(**wrong)):  # type: ignore[arg-type]
         pass
 
 

@@ -96,16 +96,25 @@ def load_pipeline(
     return loaded
 
 
-def _load(name: str, dtype: torch.dtype, allow_pickle: bool) -> Any:
-    if name == TINY_RANDOM:
-        from tokenmerge.runtime.tiny_random import build_tiny_random
+def check_name(name: str) -> None:
+    """Raise, before anything is loaded, if a name stands for nothing that can be."""
+    from tokenmerge import zoo
 
-        return build_tiny_random()
     if name in ARCHITECTURES:
         raise ModelLoadError(
             f"{name} names an architecture, which has no weights to generate with: give the folder or the hub id of a "
             f"model (`tokenmerge explain` takes {name} as it is)."
         )
+    if name not in (TINY_RANDOM, *zoo.folders.NAMES):
+        local_folder(name)
+
+
+def _load(name: str, dtype: torch.dtype, allow_pickle: bool) -> Any:
+    check_name(name)
+    if name == TINY_RANDOM:
+        from tokenmerge.runtime.tiny_random import build_tiny_random
+
+        return build_tiny_random()
     from tokenmerge import zoo
 
     if name in zoo.folders.NAMES:

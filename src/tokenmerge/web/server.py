@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
 @contextmanager
 def serving(options: ServeOptions) -> Iterator[str]:
     """The page's address, for as long as the block lasts."""
+    _check(options)
     with tempfile.TemporaryDirectory(prefix="tokenmerge-") as folder, _environment(folder):
         try:
             import gradio  # noqa: F401
@@ -117,3 +119,22 @@ def _cannot_serve(options: ServeOptions) -> str:
     if options.port is not None:
         return f"port {options.port} of {options.host} cannot be used: give another with --port, or leave it out."
     return f"no port from {FIRST_PORT} to {LAST_PORT} of {options.host} is free: give one with --port."
+
+
+def _check(options: ServeOptions) -> None:
+    """Raise before the page is built: its model is loaded in a thread, and the server logs errors about addresses."""
+    from tokenmerge.runtime.devices import pick_device, pick_dtype
+    from tokenmerge.runtime.pipelines import check_name
+
+    pick_dtype(options.dtype, pick_device(options.device))
+    if options.model is not None:
+        check_name(options.model)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(options.host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(address)
+    except (OSError, UnicodeError):
+        raise UsageError(
+            f"--host is {options.host!r}, which is no address of this machine: use {LOCAL} for this machine alone, or "
+            f"0.0.0.0 for everyone who can reach it."
+        ) from None
