@@ -5,6 +5,7 @@ from collections.abc import Collection
 from difflib import SequenceMatcher
 
 LIKE_ENOUGH = 0.6  # of 1 for the same letters in the same order
+FIRST_WORD = 0.85  # what a likeness to the first word alone counts
 
 
 class TokenMergeError(Exception):
@@ -56,6 +57,8 @@ def hint(name: object, known: Collection[str], otherwise: str | None = None) -> 
 
     >>> hint("flx-dev", ["flux", "ltx-video"])
     'did you mean flux?'
+    >>> hint("toma-tyle", ["toma", "toma-tile"])
+    'did you mean toma-tile?'
     """
     near = nearest(name, known)
     return f"did you mean {near}?" if near else otherwise or f"use one of {', '.join(known)}."
@@ -64,10 +67,11 @@ def hint(name: object, known: Collection[str], otherwise: str | None = None) -> 
 def nearest(name: object, known: Collection[str]) -> str | None:
     """The known name that is written most like another, or like its first word; None if none is like it."""
     text = str(name).lower()
-    words = (text, re.split(r"[-_./ ]", text)[0])
+    first = re.split(r"[-_./ ]", text)[0]
 
     def likeness(other: str) -> float:
-        return max(SequenceMatcher(None, word, other.lower()).ratio() for word in words)
+        whole, start = (SequenceMatcher(None, word, other.lower()).ratio() for word in (text, first))
+        return max(whole, FIRST_WORD * start)
 
     best = max(known, key=likeness, default=None)
     return best if best is not None and likeness(best) >= LIKE_ENOUGH else None

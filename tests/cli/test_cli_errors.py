@@ -39,9 +39,10 @@ def test_no_prompt(run: Run, command: str, words: tuple[str, ...]) -> None:
         (("--ratio", "half"), "ratio is 'half'"),
         (("--ratio", "0.5", "--set", "ratio=0.5"), "given twice"),
         (("--method", "tomma"), "did you mean toma?"),
-        (("--method", "zzz"), "use one of tile-mean, "),
+        (("--method", "zzz"), "use one of quality, balanced, fast, tile-mean, "),
         (("--method", "toma", "--set", "region=circle"), "use 'tile', 'stripe', 'tile+global'"),
         (("--method", "toma", "--set", "regoin=tile"), "did you mean region?"),
+        (("--method", "Fast"), "did you mean fast?"),
         (("--set", "region"), "OPTION=VALUE"),
         (("--set", "parts=self,feet"), "'self', 'cross', 'mlp'"),
         (("--size", "big"), "WIDTHxHEIGHT"),
@@ -131,6 +132,11 @@ def test_what_only_the_model_can_tell(run: Run, command: str, words: tuple[str, 
 def test_a_missing_model_folder(run: Run, command: str, name: str) -> None:
     prompt = () if command == "explain" else ("a cat",)
     assert_sentence(run(command, *prompt, "--model", name), f"there is no model folder {name}", "check the path")
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name(run: Run, name: str) -> None:
+    assert_sentence(run("explain", "--model", name), "no model is named: give a folder")
 
 
 def test_a_folder_that_is_no_pipeline(run: Run, tmp_path: Path) -> None:

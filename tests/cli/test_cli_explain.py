@@ -60,3 +60,4 @@ def test_an_unknown_name_suggests_the_nearest(name: str, near: str, run: Run) ->
     outcome = run("explain", "--model", name)
     assert outcome.code == 2
     assert f"there is no model folder {name}: did you mean {near}?" in outcome.err
+    assert "or an architecture that `tokenmerge explain --help` names." in outcome.err

@@ -49,7 +49,7 @@ def test_version(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 def test_words_that_are_not_understood(run: Run, words: tuple[str, ...]) -> None:
     outcome = run(*words)
     assert outcome.code == 2
-    assert "--help" in outcome.err
+    assert f"`tokenmerge{' generate' if words[:1] == ('generate',) else ''} --help`" in outcome.err
     assert len(outcome.err.strip().splitlines()) == 1
 
 

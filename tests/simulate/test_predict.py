@@ -107,6 +107,9 @@ def test_many_devices_stand_in_tables_that_fit_a_terminal() -> None:
     [
         (["--methods", "balanced:0.5"], "leave it out"),
         (["--methods", "toma-tyle"], "did you mean toma-tile"),
+        (["--methods", "balancd"], "did you mean balanced"),
+        (["--methods", "tomesd-package:7"], "at most 0.75"),
+        (["--methods", "tomesd-package:half"], "at most 0.75"),
         (["--devices", "A100,A100"], "names one thing twice"),
         (["--methods", ""], "is empty"),
         (["--methods", "tomesd-package", "--model", "flux"], "cannot be simulated here"),

@@ -12,6 +12,7 @@ from torch import nn
 
 from tokenmerge.accelerations.base import Acceleration, Generation, require_package
 from tokenmerge.api import denoisers_of
+from tokenmerge.config.ratio import is_ratio
 from tokenmerge.errors import ConfigError
 from tokenmerge.models.base import is_a
 
@@ -33,11 +34,7 @@ class Tomesd(Acceleration):
 
     def __post_init__(self) -> None:
         require_package("tomesd", "tomesd")
-        if not 0 < self.ratio <= LARGEST_RATIO:
-            raise ConfigError(
-                f"ratio is {self.ratio:g}, and the tomesd package merges at most {LARGEST_RATIO:g} (more it cuts down "
-                f"without saying so): use a ratio above 0 and up to {LARGEST_RATIO:g}."
-            )
+        check_package_ratio(self.ratio)
 
     def settings(self) -> dict[str, Any]:
         return {"package": "tomesd", "ratio": self.ratio, "max_downsample": self.max_downsample}
@@ -49,6 +46,14 @@ class Tomesd(Acceleration):
     def applied(self, pipe: Any, generation: Generation) -> Iterator[None]:
         with patched(denoisers_of(pipe)[0], self.ratio, self.max_downsample):
             yield
+
+
+def check_package_ratio(ratio: object) -> None:
+    if not is_ratio(ratio) or not 0 < ratio <= LARGEST_RATIO:  # type: ignore[operator]
+        raise ConfigError(
+            f"ratio is {ratio!r}, and the tomesd package merges at most {LARGEST_RATIO:g} (more it cuts down without "
+            f"saying so): use a ratio above 0 and up to {LARGEST_RATIO:g}."
+        )
 
 
 def why_not(model: nn.Module) -> str | None:

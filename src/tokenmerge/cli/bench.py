@@ -88,7 +88,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     _add_common(parser, ratios="0.5,0.75")
 
-    commands = parser.add_subparsers(title="other benchmarks", metavar="")
+    commands = parser.add_subparsers(title="other benchmarks", metavar="NAME")
     ops = commands.add_parser("ops", help="merge, unmerge and selection alone, against the tomesd package")
     ops.set_defaults(bench="ops")
     ops.add_argument("--tokens", default="4096,1024", help="tokens of an image, squares (default: 4096,1024)")

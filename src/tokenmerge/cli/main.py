@@ -56,7 +56,7 @@ def build_parser() -> Parser:
         module = importlib.import_module(name)
         command = module.add_parser(subparsers)
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, help_of=command.prog)
     return parser
 
 
@@ -66,7 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     _quiet_libraries(debug)
     try:
-        args = build_parser().parse_args(arguments)
+        args, unknown = build_parser().parse_known_args(arguments)
+        if unknown:
+            raise UsageError(
+                f"unrecognized arguments: {' '.join(unknown)}: see `{getattr(args, 'help_of', 'tokenmerge')} --help`."
+            )
         if not hasattr(args, "run"):
             raise UsageError("no command was given: see `tokenmerge --help`.")
         return int(args.run(args) or 0)

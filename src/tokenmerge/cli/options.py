@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import LARGEST_SIDE
 from tokenmerge.config.ratio import ratio_text
-from tokenmerge.errors import ConfigError, UsageError
+from tokenmerge.errors import ConfigError, UsageError, hint
 from tokenmerge.methods.named import METHODS, named_config
 from tokenmerge.presets import NAMES, Name
 from tokenmerge.runtime.generation import LARGEST_SEED, LATENT, MOST_STEPS, ImageRequest, check_size
@@ -201,10 +201,18 @@ def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeCo
         if args.ratio is not None or settings:
             raise UsageError(f"--method {NO_METHOD} merges nothing: leave out --ratio and --set, or name a method.")
         return None
+    check_method(args.method)
     if "ratio" in settings and args.ratio is not None:
         raise UsageError("the ratio was given twice: use either --ratio or --set ratio=...")
     ratio = None if args.ratio is None else read_value(args.ratio)
     return named_config(args.method, ratio, settings)
+
+
+def check_method(name: str, more: Iterable[str] = ()) -> None:
+    """Refuse a name that is neither a preset nor a method, nor one of `more`."""
+    known = [*NAMES, *METHODS, *more]
+    if name not in known:
+        raise UsageError(f"method {name!r} is not known: {hint(name, known)}")
 
 
 def read_settings(pairs: Iterable[str]) -> dict[str, Any]:

@@ -133,6 +133,7 @@ def _generation(subject: Any, steps: int, name: str) -> Generation:
     method, _, text = name.partition(":")
     ratio = options.read_value(text) if text else None
     try:
+        options.check_method(method, [PACKAGE])
         found = next((known for known in PRESETS if known == method), None)
         if found is not None:
             if text:

@@ -128,6 +128,8 @@ def local_folder(name: str, architectures: Iterable[str] = ()) -> Path | None:
 
     architectures: names that would also have been understood, to suggest the nearest.
     """
+    if not name.strip():
+        raise ModelLoadError("no model is named: give a folder, a hub id such as org/model, or an embedded model.")
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / INDEX).is_file():
@@ -144,7 +146,8 @@ def local_folder(name: str, architectures: Iterable[str] = ()) -> Path | None:
         embedded = [*zoo.list_models(), TINY_RANDOM]
         raise ModelLoadError(
             f"there is no model folder {name}: {_near(name, [*embedded, *architectures])}check the path, or give a hub "
-            f"id such as org/model, or one of {', '.join(embedded)}."
+            f"id such as org/model, or one of {', '.join(embedded)}"
+            f"{', or an architecture that `tokenmerge explain --help` names' if architectures else ''}."
         )
     return None
 

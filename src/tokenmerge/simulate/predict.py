@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tokenmerge.accelerations.base import require_package
-from tokenmerge.accelerations.tomesd_package import patched, reaching_downsample, why_not
+from tokenmerge.accelerations.tomesd_package import check_package_ratio, patched, reaching_downsample, why_not
 from tokenmerge.bench.blocks import observe_blocks
 from tokenmerge.bench.subject import Subject, placed, subject_of
 from tokenmerge.config.base import MergeConfig
@@ -113,6 +113,7 @@ def merged(subject: Subject, config: MergeConfig, steps: int, name: str) -> Gene
 def tomesd_package(subject: Subject, steps: int, ratio: float = 0.5) -> Generation:
     """The tomesd package, which matches tokens in every block of every step."""
     require_package("tomesd", "tomesd")
+    check_package_ratio(ratio)
     reason = why_not(subject.model)
     if reason is not None:
         raise ConfigError(f"the tomesd package cannot be simulated here: {reason}.")
