@@ -109,9 +109,14 @@ def read(inputs: Inputs) -> Request:
         return Request(model, image, inputs.preset, inputs.preset)
     if inputs.preset != OWN:
         raise UsageError(f"There is no preset {inputs.preset!r}: choose one of the list.")
-    if inputs.method not in METHODS:
-        raise UsageError(f"There is no method {inputs.method!r}: choose one of the list.")
+    check_method(inputs.method)
     return Request(model, image, inputs.method, _config(inputs))
+
+
+def check_method(method: object) -> None:
+    """Refuse what is not a name of a method."""
+    if not isinstance(method, str) or method not in METHODS:
+        raise UsageError(f"There is no method {method!r}: choose one of the list.")
 
 
 def read_image_request(inputs: Inputs) -> ImageRequest:

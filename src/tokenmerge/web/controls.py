@@ -127,6 +127,7 @@ def merging_controls() -> dict[str, Any]:
 
 def method_updates(method: str) -> list[dict[str, Any]]:
     """How the controls change when a method is chosen, in the order of `FOLLOWING`."""
+    bounds.check_method(method)
     values = bounds.controls_of(method)
     preset = METHODS[method].make()
     region = gr.update(choices=list(REGIONS), value=values["region"], visible=values["region"] is not None)

@@ -10,7 +10,7 @@ import gradio as gr
 from tokenmerge.runtime.pipelines import default_model
 from tokenmerge.web import bounds, controls, example, handlers, words
 from tokenmerge.web.handlers import Handlers
-from tokenmerge.web.quiet import answer_quietly, answered
+from tokenmerge.web.quiet import answer_quietly
 from tokenmerge.web.results import HEADERS
 from tokenmerge.web.runs import Studio
 
@@ -75,7 +75,7 @@ def _compare_tab(handle: Handlers, model: str | None) -> controls.Controls:
             **QUEUED,
         )
     cancel.click(handlers.cancel, None, message, **AT_ONCE)
-    history.select(answered(handle.restore), runs, [message, *shown, *asked.ordered], **AT_ONCE)
+    history.select(handle.restore, runs, [message, *shown, *asked.ordered], **AT_ONCE)
     return asked
 
 
@@ -207,12 +207,10 @@ def _inside_tab(handle: Handlers, asked: controls.Controls) -> None:
     )
     cancel.click(handlers.cancel, None, message, **AT_ONCE)
     for choice in (block, step):
-        choice.input(answered(handlers.views), [recording, block, step, token], views, **AT_ONCE)
-    merges.select(answered(handlers.point), [recording, block, step], [weights, about, row, column, token], **AT_ONCE)
+        choice.input(handlers.views, [recording, block, step, token], views, **AT_ONCE)
+    merges.select(handlers.point, [recording, block, step], [weights, about, row, column, token], **AT_ONCE)
     for number in (row, column):
-        number.input(
-            answered(handlers.token_at), [recording, block, step, row, column], [weights, about, token], **AT_ONCE
-        )
+        number.input(handlers.token_at, [recording, block, step, row, column], [weights, about, token], **AT_ONCE)
 
 
 def _panel(label: str, elem_id: str, note: str) -> Any:

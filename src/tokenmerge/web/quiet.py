@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import gradio as gr
@@ -12,23 +12,26 @@ from tokenmerge.web.runs import sentence_of
 
 
 def answer_quietly(page: gr.Blocks) -> None:
-    """Make every component of a page refuse values that it cannot hold without a traceback."""
+    """Make a page answer every call with a result or a sentence."""
+    page.process_api = _answering(page.process_api)  # type: ignore[method-assign]
     for block in page.blocks.values():
         if hasattr(block, "preprocess"):
             block.preprocess = _refusing(block.preprocess, getattr(block, "label", None) or "this control")
 
 
-def answered(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler whose errors reach the page as a sentence."""
+def _answering(process: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Gradio's way from a call to its answer; it prints the traceback of any error but `gr.Error`."""
 
-    @functools.wraps(handler)
-    def handle(*args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(process)
+    async def answer(*args: Any, **kwargs: Any) -> Any:
         try:
-            return handler(*args, **kwargs)
+            return await process(*args, **kwargs)
+        except gr.Error:
+            raise
         except Exception as error:
             raise gr.Error(sentence_of(error), print_exception=False) from None
 
-    return handle
+    return answer
 
 
 def _refusing(preprocess: Callable[[Any], Any], label: str) -> Callable[[Any], Any]:
