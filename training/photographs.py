@@ -304,6 +304,8 @@ def sampling_weights(names: list[str], often: Sequence[str]) -> list[float]:
     Varieties in `often` get `MORE_OFTEN` times that.
     """
     counts = Counter(names)
+    if unknown := set(often) - set(counts):
+        raise SystemExit(f"Nothing to train on is called {', '.join(sorted(unknown))}; captions are in varieties.txt.")
     return [counts[name] ** -0.5 * (MORE_OFTEN if name in often else 1.0) for name in names]
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import _muon
 
 from training.exchange import Exchange
+from training.quick import computes_bfloat16
 
 
 class Average:
@@ -30,6 +32,21 @@ class Average:
 
 
 MATRIX_RATE = 3.0  # Muon's rate relative to AdamW's; its steps are scaled to the size of AdamW's
+
+
+def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """What Muon makes of a gradient (M, N), as PyTorch computes it but in float32."""
+    linear, cubic, quintic = coefficients
+    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = wide / wide.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = linear * x + (cubic * gram + quintic * gram @ gram) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+if not computes_bfloat16():  # PyTorch's own is in bfloat16, which took most of a training step there
+    _muon._zeropower_via_newtonschulz = orthogonalised
 
 
 def build_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
