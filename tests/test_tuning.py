@@ -124,6 +124,8 @@ def test_the_default_ladder_keeps_what_fits(pipe: Any, monkeypatch: pytest.Monke
         (["a cat"], {"min_psnr": 0}, "min_psnr is 0"),
         (["a cat"], {"min_psnr": "high"}, "min_psnr is 'high'"),
         (["a cat"], {"candidates": []}, "no candidate"),
+        (["a cat"], {"candidates": ["balancd"]}, "preset 'balancd' is not known"),
+        (["a cat"], {"candidates": [0.5]}, "config is 0.5: give the name of a preset"),
     ],
 )
 def test_wrong_values_are_refused_before_anything_is_drawn(pipe: Any, prompts: Any, more: Any, words: str) -> None:

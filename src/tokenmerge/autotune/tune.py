@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenmerge.api import merged
+from tokenmerge.api import config_of, merged
 from tokenmerge.autotune.generator import Generate, Generator, Pair, generator_of, pairs_of
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.correction import FullSteps
@@ -95,7 +95,7 @@ def tune(
     min_psnr: float = 30.0,
     *,
     seeds: Sequence[int] = (0,),
-    candidates: Sequence[MergeConfig] | None = None,
+    candidates: Sequence[MergeConfig | str] | None = None,
     generate: Generate | None = None,
     progress: bool = True,
     **options: Any,
@@ -104,7 +104,8 @@ def tune(
 
     min_psnr: decibels to the unmerged image, on average over prompts and seeds. At 30 differences show side by side; at
         40 they hardly do.
-    candidates: configs to choose from; None takes a ladder of TileMean, ToMA and SampledKeys that fits the model.
+    candidates: configs or presets to choose from; None takes a ladder of TileMean, ToMA and SampledKeys that fits
+        the model.
     generate: a function (prompt, seed, **options) that generates with the model `pipe` and returns an image, an array
         or a tensor: for models that have no pipeline. Prompts are then whatever it takes, such as labels or None.
     options: anything the pipeline's call takes, such as num_inference_steps, width, height and guidance_scale.
@@ -113,13 +114,14 @@ def tune(
     >>> found.save("config.json")  # doctest: +SKIP
     """
     pairs = pairs_of(prompts, seeds)
+    chosen = None if candidates is None else [config_of(candidate, pipe) for candidate in candidates]
     if not is_number(min_psnr) or not 0 < min_psnr < PSNR_OF_EQUAL_IMAGES:
         raise ConfigError(f"min_psnr is {min_psnr!r}: it takes decibels above 0 and below 100, such as 30.")
     tried: list[Trial] = []
     generator = generator_of(pipe, generate, options)
     with generator.quiet(), _bar(progress) as bar:
         generator.warm_up(*pairs[0])
-        ladder = _ladder(pipe, candidates, generator, bar)
+        ladder = _ladder(pipe, chosen, generator, bar)
         bar.reset(len(pairs) * (1 + len(ladder)))
         bar.set_description("unmerged")
         unmerged = [_timed(generator, pair, bar) for pair in pairs]
