@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from tokenmerge.models.base import Block, Family, Part, Rotary, Stack, blocks_of, new_like, patch_grid
 
-__all__ = ["LatentFamily", "Run", "blocks_of", "first"]
+__all__ = ["LatentFamily", "PackedFamily", "Run", "blocks_of", "first"]
 
 
 def first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
@@ -43,11 +44,16 @@ class LatentFamily(Family):
     runs: tuple[Run, ...] = ()  # its blocks, which are one stack
     fixed_order = ""  # as in `Stack`
     between_blocks: tuple[str, ...] = ("controlnet_block_samples",)
-    # Of a call for counting: latent frames of the usual video, timestep, and how many tokens of text, and channels of
-    # each, `encoder_hidden_states` has. A name is that of an entry of the model's configuration.
+    # Of a call for counting: latent frames of the usual video, timestep, and the size of each sample's
+    # `encoder_hidden_states`: how many tokens, and channels of each. A name is that of an entry of the model's
+    # configuration.
     frames = 0
     time = 500.0
-    text: tuple[int | str, str] | None = None
+    text: tuple[int | str, ...] = ()
+    text_mask = ""  # the argument that says which of those tokens are no padding
+    # Other arguments of this kind, each a name and its size; left out if the configuration has None for it.
+    embeddings: tuple[tuple[int | str, ...], ...] = ()
+    guidance = 0.0  # if the configuration has `guidance_embeds`
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         return [self.stack(model, *self.runs)]
@@ -67,10 +73,18 @@ class LatentFamily(Family):
         return partial(patch_grid, (getattr(config, "patch_size_t", None) or 1, patch, patch) if self.video else patch)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        inputs = {"hidden_states": self.latents(model, size, batch), "timestep": self.times(model, batch, self.time)}
-        if self.text is not None:
-            tokens, channels = (getattr(model.config, of) if isinstance(of, str) else of for of in self.text)
-            inputs["encoder_hidden_states"] = self.noise(model, batch, tokens, channels)
+        config: Any = model.config
+        inputs = {self.latent: self.latents(model, size, batch), self.timestep: self.times(model, batch, self.time)}
+        texts = (("encoder_hidden_states", *self.text),) if self.text else ()
+        for name, *size_of in (*texts, *self.embeddings):
+            shape = [getattr(config, side) if isinstance(side, str) else side for side in size_of]
+            if None not in shape:
+                inputs[str(name)] = self.noise(model, batch, *shape)
+        if self.text_mask:
+            tokens = inputs["encoder_hidden_states"]
+            inputs[self.text_mask] = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        if self.guidance and getattr(config, "guidance_embeds", False):
+            inputs["guidance"] = self.times(model, batch, self.guidance)
         return inputs
 
     def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
@@ -87,3 +101,35 @@ class LatentFamily(Family):
     def times(self, model: nn.Module, batch: int, value: float) -> Tensor:
         """(B,): a timestep, or another number for each sample."""
         return torch.full((batch,), value, **new_like(model))
+
+
+class PackedFamily(LatentFamily):
+    """Models whose `hidden_states` are tokens already, (B, N, C), so that another argument tells their grid."""
+
+    between_blocks: tuple[str, ...] = ()
+    time = 0.5
+    token_pixels = 16  # of the image, a side, to a token
+
+    def grid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        """As in `Stack.grid`."""
+        raise NotImplementedError
+
+    def behind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """As in `Stack.trailing`: those of `hidden_states` that are not of the grid."""
+        tokens: int = kwargs["hidden_states"].shape[1]
+        return tokens - math.prod(self.grid(args, kwargs))
+
+    def grid_of(self, model: nn.Module) -> Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]:
+        return self.grid
+
+    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
+        return super().signature(kwargs), self.grid((), kwargs)
+
+    def example_grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of tokens in an image of height x width pixels."""
+        return size[0] // self.token_pixels, size[1] // self.token_pixels
+
+    def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
+        """(B, N, C)"""
+        channels: Any = model.config.in_channels  # type: ignore[union-attr]
+        return self.noise(model, batch, (self.frames or 1) * math.prod(self.example_grid(size)), channels)

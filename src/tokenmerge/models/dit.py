@@ -19,6 +19,6 @@ class DiTFamily(LatentFamily):
     runs = (Run("transformer_blocks", basic_parts),)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        latents = self.latents(model, size, batch)
-        numbers = torch.ones(batch, dtype=torch.int64, device=latents.device)
-        return {"hidden_states": latents, "timestep": numbers * 500, "class_labels": numbers}
+        inputs = super().example_inputs(model, size, batch)
+        numbers = torch.ones(batch, dtype=torch.int64, device=inputs["timestep"].device)
+        return {**inputs, "timestep": numbers * 500, "class_labels": numbers}

@@ -14,6 +14,7 @@ PARTS = (
     Part(("self",), "self_attention", mask="4d", text="first"),
     Part(("mlp",), "mlp", text="first", tokens_first=True),
 )
+PROMPT = 256  # tokens
 
 
 def _rows_at(embedding: Any, places: Tensor, tokens: int) -> Any:
@@ -36,6 +37,7 @@ class ErnieImageFamily(LatentFamily):
     pixels = 16
     conditions = ("text_bth",)
     runs = (Run("layers", PARTS, rotary=ROTARY, tokens_first=True),)
+    embeddings = (("text_bth", PROMPT, "text_in_dim"),)
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         return [self.stack(model, *self.runs, starts=first)]
@@ -47,9 +49,5 @@ class ErnieImageFamily(LatentFamily):
         embedder.forward = lambda ids: torch.empty(*ids.shape[:2], 1, width, device="meta")
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
         inputs = super().example_inputs(model, size, batch)
-        # 256 is the length of a prompt.
-        inputs["text_bth"] = self.noise(model, batch, 256, config.text_in_dim)
-        inputs["text_lens"] = torch.full((batch,), 256, device=inputs["text_bth"].device)
-        return inputs
+        return {**inputs, "text_lens": torch.full((batch,), PROMPT, device=inputs["text_bth"].device)}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from tokenmerge.models.arguments import argument_names
-from tokenmerge.models.base import Family, Part, Rotary, Stack, cos_sin_at, new_like
-from tokenmerge.models.builders import blocks_of
+from tokenmerge.models.base import Part, Rotary, Stack, cos_sin_at
+from tokenmerge.models.builders import PackedFamily, Run
 from tokenmerge.models.position_ids import grid_of_ids, image_ids, reference_grids
 
 # The paper leaves the first 10 of Flux's 57 blocks alone; a model with fewer blocks has as large a share of them.
@@ -32,7 +32,7 @@ SINGLE_PARTS = (
 )
 
 
-class FluxFamily(Family):
+class FluxFamily(PackedFamily):
     """Double blocks, then single blocks, on one grid and so in one stack. Text is never merged.
 
     Models made after it differ in the class attributes, and in what else they are called with.
@@ -46,35 +46,29 @@ class FluxFamily(Family):
     single_parts: tuple[Part, ...] = SINGLE_PARTS
     single_output: int | None = 1  # None: single blocks take and return text and image in one sequence
     axes = 3  # of position ids
+    text = 512, "joint_attention_dim"  # the length of a prompt for T5
     guidance = 3.5
 
     def default_skip(self, blocks: int) -> int:
         return round(blocks * SKIPPED / OF_BLOCKS)
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        double = blocks_of(model, "transformer_blocks", self.double_parts, 1, ROTARY)
-        single = blocks_of(model, "single_transformer_blocks", self.single_parts, self.single_output, ROTARY)
-        return [Stack("blocks", "blocks", model, _grid, (*double, *single), _references, _reference_grids)]
+        double = Run("transformer_blocks", self.double_parts, 1, ROTARY)
+        single = Run("single_transformer_blocks", self.single_parts, self.single_output, ROTARY)
+        return [self.stack(model, double, single, trailing=self.behind, references=_reference_grids)]
 
-    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
-        return super().signature(kwargs), _grid((), kwargs)
+    def grid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        grid: tuple[int, ...] = grid_of_ids(kwargs["img_ids"])
+        return grid
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
-        new = new_like(model)
-        # 16 pixels a side make a token: 8 by the VAE, 2 by packing. 512 is the length of a prompt for T5.
-        rows, columns = size[0] // 16, size[1] // 16
-        inputs: dict[str, Any] = {
-            "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
-            "encoder_hidden_states": torch.randn(batch, 512, config.joint_attention_dim, **new),
-            "timestep": torch.full((batch,), 0.5, **new),
-            "img_ids": with_values(image_ids(rows, columns, self.axes), new["device"]),
-            "txt_ids": with_values(torch.zeros(512, self.axes), new["device"]),
-        }
+        inputs = super().example_inputs(model, size, batch)
+        texts = inputs["encoder_hidden_states"]
+        inputs["img_ids"] = with_values(image_ids(*self.example_grid(size), self.axes), texts.device)
+        inputs["txt_ids"] = with_values(torch.zeros(texts.shape[1], self.axes), texts.device)
         if "pooled_projections" in argument_names(model) and config.pooled_projection_dim:
-            inputs["pooled_projections"] = torch.randn(batch, config.pooled_projection_dim, **new)
-        if config.get("guidance_embeds"):
-            inputs["guidance"] = torch.full((batch,), self.guidance, **new)
+            inputs["pooled_projections"] = self.noise(model, batch, config.pooled_projection_dim)
         return inputs
 
 
@@ -83,17 +77,6 @@ def with_values(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
     return ids if device.type == "meta" else ids.to(device)
 
 
-def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    grid: tuple[int, ...] = grid_of_ids(kwargs["img_ids"])
-    return grid
-
-
 def _reference_grids(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
     grids: tuple[tuple[int, ...], ...] = reference_grids(kwargs["img_ids"])
     return grids
-
-
-def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    rows, columns = _grid(args, kwargs)
-    tokens: int = kwargs["hidden_states"].shape[1]
-    return tokens - rows * columns

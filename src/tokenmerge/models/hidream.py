@@ -67,8 +67,7 @@ class HiDreamFamily(LatentFamily):
         t5, llama = config.caption_channels
         # 128 is the length of a prompt.
         return {
-            "hidden_states": self.latents(model, size, batch),
-            "timesteps": self.times(model, batch, 500.0),
+            **super().example_inputs(model, size, batch),
             "encoder_hidden_states_t5": self.noise(model, batch, 128, t5),
             "encoder_hidden_states_llama3": self.noise(model, max(config.llama_layers) + 1, batch, 128, llama),
             "pooled_embeds": self.noise(model, batch, config.text_emb_dim),

@@ -21,6 +21,7 @@ class HunyuanDiTFamily(LatentFamily):
     runs = (Run("blocks", PARTS, rotary=Rotary("image_rotary_emb", cos_sin_at)),)
     fixed_order = "its later blocks also read the tokens that earlier blocks gave"
     text = "text_len", "cross_attention_dim"
+    embeddings = (("encoder_hidden_states_t5", "text_len_t5", "cross_attention_dim_t5"),)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
@@ -30,7 +31,6 @@ class HunyuanDiTFamily(LatentFamily):
         inputs: dict[str, Any] = {
             **super().example_inputs(model, size, batch),
             "text_embedding_mask": torch.ones(batch, config.text_len, **new),
-            "encoder_hidden_states_t5": self.noise(model, batch, config.text_len_t5, config.cross_attention_dim_t5),
             "text_embedding_mask_t5": torch.ones(batch, config.text_len_t5, **new),
             "image_rotary_emb": (rows, rows),
         }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tokenmerge.models.base import Rotary, cos_sin_at
 from tokenmerge.models.builders import LatentFamily, Run
@@ -24,17 +23,18 @@ class HunyuanImageFamily(LatentFamily):
         Run("transformer_blocks", DOUBLE_PARTS, output=0, rotary=ROTARY),
         Run("single_transformer_blocks", SINGLE_PARTS, output=0, rotary=ROTARY),
     )
-    text = 1000, "text_embed_dim"
+    text = 1000, "text_embed_dim"  # the second text, for words to be written, is left out: it reads its mask
+    text_mask = "encoder_attention_mask"
+    guidance = 3500.0
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
         inputs = super().example_inputs(model, size, batch)
-        latents, texts = inputs["hidden_states"], inputs["encoder_hidden_states"]
-        inputs["hidden_states"] = latents if len(config.patch_size) == 2 else latents.unsqueeze(2)
-        # The second text, for words to be written, is left out: it reads its mask.
-        inputs["encoder_attention_mask"] = torch.ones(texts.shape[:2], dtype=torch.bool, device=texts.device)
-        if config.guidance_embeds:
-            inputs["guidance"] = self.times(model, batch, 3500.0)
-        if config.use_meanflow:
+        if model.config.use_meanflow:  # type: ignore[union-attr]
             inputs["timestep_r"] = self.times(model, batch, 400.0)
         return inputs
+
+    def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
+        """(B, C, H, W), or with a frame, (B, C, 1, H, W)"""
+        config: Any = model.config
+        latents = super().latents(model, size, batch)
+        return latents if len(config.patch_size) == 2 else latents.unsqueeze(2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 
 from tokenmerge.models.base import Part, Rotary, Stack, cos_sin_at
@@ -32,18 +31,11 @@ class HunyuanVideoFamily(LatentFamily):
     )
     frames = 33  # of 129
     text = 256, "text_embed_dim"
+    text_mask = "encoder_attention_mask"
+    embeddings = (("pooled_projections", "pooled_projection_dim"),)
+    guidance = 6000.0
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         config: Any = model.config
         fixed_order = FIRST_FRAME if config.image_condition_type == "token_replace" else ""
         return [self.stack(model, *self.runs, fixed_order=fixed_order)]
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        inputs = super().example_inputs(model, size, batch)
-        texts = inputs["encoder_hidden_states"]
-        inputs["encoder_attention_mask"] = torch.ones(texts.shape[:2], device=texts.device, dtype=torch.bool)
-        inputs["pooled_projections"] = self.noise(model, batch, config.pooled_projection_dim)
-        if config.guidance_embeds:
-            inputs["guidance"] = self.times(model, batch, 6000.0)
-        return inputs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 
 from tokenmerge.models.base import Part
@@ -14,6 +13,7 @@ from tokenmerge.models.meta_masks import let_masks_be_true
 
 # Its attention makes a mask of all queries and keys from the one of the text that it is given.
 PARTS = (Part(("self",), "attn", mask="inside", text_mask=True, text="last"), Part(("mlp",), "ff"))
+WRITTEN_TOKENS = 256  # of a text that is to be written
 IMAGE_TOKENS = 729  # of the image that a video begins with, from SigLIP
 
 
@@ -28,19 +28,15 @@ class HunyuanVideo15Family(LatentFamily):
     runs = (Run("transformer_blocks", PARTS, output=0, rotary=DOUBLE_ROTARY),)
     frames = 31  # of 121
     text = 1000, "text_embed_dim"
+    text_mask = "encoder_attention_mask"
+    embeddings = (
+        ("encoder_hidden_states_2", WRITTEN_TOKENS, "text_embed_2_dim"),
+        ("image_embeds", IMAGE_TOKENS, "image_embed_dim"),
+    )
 
     def prepare_meta(self, model: nn.Module) -> None:
         let_masks_be_true(model)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
         inputs = super().example_inputs(model, size, batch)
-        mask = torch.ones(batch, 1000, dtype=torch.bool, device=inputs["timestep"].device)
-        # 256 is the length of a text that is to be written.
-        return {
-            **inputs,
-            "encoder_attention_mask": mask,
-            "encoder_hidden_states_2": self.noise(model, batch, 256, config.text_embed_2_dim),
-            "encoder_attention_mask_2": mask[:, :256],
-            "image_embeds": self.noise(model, batch, IMAGE_TOKENS, config.image_embed_dim),
-        }
+        return {**inputs, "encoder_attention_mask_2": inputs["encoder_attention_mask"][:, :WRITTEN_TOKENS]}

@@ -30,6 +30,7 @@ class Kandinsky5Family(LatentFamily):
     runs = (Run("visual_transformer_blocks", PARTS, rotary=ROTARY),)
     frames = 31  # of 121
     text = 256, "in_text_dim"
+    embeddings = (("pooled_projections", "in_text_dim2"),)
 
     def grid_of(self, model: nn.Module) -> Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]:
         patch = tuple(model.config.patch_size)  # type: ignore[union-attr, arg-type]
@@ -55,14 +56,12 @@ class Kandinsky5Family(LatentFamily):
         return self.noise(model, batch, self.frames, size[0] // 8, size[1] // 8, channels)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
         inputs = super().example_inputs(model, size, batch)
         texts = inputs["encoder_hidden_states"]
         lengths = self.frames, size[0] // 16, size[1] // 16, texts.shape[1]
         indices = [torch.arange(length, device=texts.device) for length in lengths]
         return {
             **inputs,
-            "pooled_projections": self.noise(model, batch, config.in_text_dim2),
             "visual_rope_pos": indices[:3],
             "text_rope_pos": indices[3],
         }

@@ -31,17 +31,12 @@ class MochiFamily(LatentFamily):
     runs = (Run("transformer_blocks", PARTS, output=0, rotary=Rotary("image_rotary_emb", _rows_of_heads_at)),)
     frames = 28  # of 163
     text = "max_sequence_length", "text_embed_dim"
+    text_mask = "encoder_attention_mask"
 
     def prepare_meta(self, model: nn.Module) -> None:
         let_masks_be_true(model)
         rope: Any = model.rope
         rope._create_rope = _cos_sin  # its own uses autocast, which the meta device has not
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        inputs = super().example_inputs(model, size, batch)
-        texts = inputs["encoder_hidden_states"]
-        mask = torch.ones(texts.shape[:2], dtype=torch.bool, device=texts.device)
-        return {**inputs, "encoder_attention_mask": mask}
 
 
 def _cos_sin(frequencies: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

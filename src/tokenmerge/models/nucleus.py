@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Part, Stack, new_like
-from tokenmerge.models.builders import blocks_of
-from tokenmerge.models.qwen_image import ROTARY, QwenImageFamily, grid_of_shapes
+from tokenmerge.models.base import Part, Stack
+from tokenmerge.models.builders import Run
+from tokenmerge.models.qwen_image import ROTARY, QwenImageFamily
 
 PARTS = (
     # Only the image asks; keys are of image and text.
@@ -24,28 +24,16 @@ class NucleusFamily(QwenImageFamily):
 
     name = "Nucleus-Image"
     class_name = "NucleusMoEImageTransformer2DModel"
+    runs = (Run("transformer_blocks", PARTS, rotary=ROTARY),)
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        blocks = blocks_of(model, "transformer_blocks", PARTS, rotary=ROTARY)
-        return [Stack("transformer_blocks", "transformer_blocks", model, grid_of_shapes, blocks)]
+        return [self.stack(model, *self.runs)]
 
     def prepare_meta(self, model: nn.Module) -> None:
         # Each expert has equally many tokens, but is asked how many.
         for module in model.modules():
             if hasattr(module, "gate_up_proj"):
                 module.forward = _Experts(module)  # type: ignore[assignment]
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        new = new_like(model)
-        # 16 pixels a side make a token; 512 is the length of a prompt.
-        rows, columns = size[0] // 16, size[1] // 16
-        return {
-            "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
-            "img_shapes": [(1, rows, columns)] * batch,
-            "encoder_hidden_states": torch.randn(batch, 512, config.joint_attention_dim, **new),
-            "timestep": torch.full((batch,), 0.5, **new),
-        }
 
 
 class _Experts:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tokenmerge.models.base import Part, Rotary, rows_at
 from tokenmerge.models.builders import LatentFamily, Run
@@ -30,8 +27,4 @@ class PRXFamily(LatentFamily):
     runs = (Run("blocks", PARTS, rotary=Rotary("image_rotary_emb", _rows_at, per_sample=True)),)
     time = 0.5
     text = 256, "context_in_dim"
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        inputs = super().example_inputs(model, size, batch)
-        texts = inputs["encoder_hidden_states"]
-        return {**inputs, "attention_mask": torch.ones(texts.shape[:2], dtype=torch.bool, device=texts.device)}
+    text_mask = "attention_mask"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tokenmerge.models.arguments import argument_names
-from tokenmerge.models.base import Family, Part, Rotary, Stack, new_like, rows_at
-from tokenmerge.models.builders import blocks_of
+from tokenmerge.models.base import Part, Rotary, Stack, rows_at
+from tokenmerge.models.builders import PackedFamily, Run
 
 
 def _image_rows_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
@@ -21,51 +19,33 @@ def _image_rows_at(embedding: tuple[Tensor, Tensor], places: Tensor, tokens: int
 
 ROTARY = Rotary("image_rotary_emb", _image_rows_at)
 PARTS = (Part(("self",), "attn", mask="inside", text="first"), Part(("mlp",), "img_mlp"))
+TWO_TIMES = "this model treats tokens of the image and of references by their place"
 
 
-class QwenImageFamily(Family):
+class QwenImageFamily(PackedFamily):
     """One stack of joint blocks. The image being made comes first; images to edit follow."""
 
     name = "Qwen-Image (and Edit, Layered)"
     class_name = "QwenImageTransformer2DModel"
     between_blocks = ("controlnet_block_samples",)
+    runs = (Run("transformer_blocks", PARTS, output=1, rotary=ROTARY),)
+    text = 512, "joint_attention_dim"  # room for the longest prompt that pipelines allow by default
 
     def stacks(self, model: nn.Module) -> list[Stack]:
-        blocks = blocks_of(model, "transformer_blocks", PARTS, output=1, rotary=ROTARY)
-        two_times = "this model treats tokens of the image and of references by their place"
-        return [
-            Stack(
-                "transformer_blocks",
-                "transformer_blocks",
-                model,
-                grid_of_shapes,
-                blocks,
-                trailing=_references,
-                references=_reference_grids,
-                fixed_order=two_times if getattr(model, "zero_cond_t", False) else "",
-            )
-        ]
+        fixed_order = TWO_TIMES if getattr(model, "zero_cond_t", False) else ""
+        more = {"trailing": self.behind, "references": _reference_grids, "fixed_order": fixed_order}
+        return [self.stack(model, *self.runs, **more)]
 
-    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
-        return super().signature(kwargs), grid_of_shapes((), kwargs)
+    def grid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        return _grids(kwargs)[0]
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        new = new_like(model)
-        # 16 pixels a side make a token; 512 leaves room for the longest prompt that pipelines allow by default.
-        rows, columns = size[0] // 16, size[1] // 16
-        inputs = {
-            "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
-            "encoder_hidden_states": torch.randn(batch, 512, config.joint_attention_dim, **new),
-            "timestep": torch.full((batch,), 0.5, **new),
-            "img_shapes": [[(1, rows, columns)]] * batch,
-        }
+        inputs = super().example_inputs(model, size, batch)
+        inputs["img_shapes"] = [[(1, *self.example_grid(size))]] * batch
         # diffusers before 0.39 asks for the lengths of the texts; later ones read them off the embeddings.
-        return {**inputs, "txt_seq_lens": [512] * batch} if "txt_seq_lens" in argument_names(model) else inputs
-
-
-def grid_of_shapes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    return _grids(kwargs)[0]
+        if "txt_seq_lens" in argument_names(model):
+            inputs["txt_seq_lens"] = [self.text[0]] * batch
+        return inputs
 
 
 def _grids(kwargs: Mapping[str, Any]) -> list[tuple[int, ...]]:
@@ -77,8 +57,3 @@ def _grids(kwargs: Mapping[str, Any]) -> list[tuple[int, ...]]:
 
 def _reference_grids(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
     return tuple(_grids(kwargs)[1:])
-
-
-def _references(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    tokens: int = kwargs["hidden_states"].shape[1]
-    return tokens - math.prod(grid_of_shapes(args, kwargs))

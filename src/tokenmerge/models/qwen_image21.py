@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from tokenmerge.errors import ConfigError
-from tokenmerge.models.base import Family, Part, Rotary, Stack, new_like, rows_at
-from tokenmerge.models.builders import blocks_of
+from tokenmerge.models.base import Part, Rotary, Stack, rows_at
+from tokenmerge.models.builders import PackedFamily, Run
 from tokenmerge.models.flux import with_values
 
 PARTS = (
@@ -24,25 +24,27 @@ ROWS = ("rotary_emb", "key_valid", "attention_mask")
 TOKENS_TO_A_SLOT = 4
 
 
-class QwenImage21Family(Family):
+class QwenImage21Family(PackedFamily):
     """One stack of blocks on text, images to edit and the image being made, which stands last, in one sequence."""
 
     name = "Qwen-Image 2.1"
     class_name = "QwenImage21Transformer2DModel"
     positions = ("img_mask",)
+    text = 256, "context_in_dim"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         rotary = Rotary((*ROWS, "target_token_mask"), _rows_at, attention_argument=ROWS)
-        blocks = blocks_of(model, "transformer_blocks", PARTS, rotary=rotary)
-        if any("Flex" in type(block.module.attn.processor).__name__ for block in blocks):  # type: ignore[union-attr]
+        stack = self.stack(model, Run("transformer_blocks", PARTS, rotary=rotary))
+        if any("Flex" in type(block.module.attn.processor).__name__ for block in stack.blocks):  # type: ignore[union-attr]
             raise ConfigError(
                 "QwenImage21FlexAttnProcessor masks tokens by their place, which merging cannot follow: set the "
                 "default processor, QwenImage21AttnProcessor, before merging."
             )
-        return [Stack("transformer_blocks", "transformer_blocks", model, _grid, blocks)]
+        return [stack]
 
-    def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
-        return super().signature(kwargs), _grid((), kwargs)
+    def grid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        frames, rows, columns = kwargs["img_shapes"][0][-1]
+        return (rows, columns) if frames == 1 else (frames, rows, columns)
 
     def prepare_meta(self, model: nn.Module) -> None:
         # The mask of slots keeps its values, which the model reads, and so do masks that it makes of that one.
@@ -50,27 +52,20 @@ class QwenImage21Family(Family):
             module.register_forward_pre_hook(_on_meta, with_kwargs=True)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        new = new_like(model)
-        # 16 pixels a side make a token, and four tokens a slot among those of the text, of which there are 256.
-        rows, columns, text = size[0] // 16, size[1] // 16, 256
-        slots = torch.arange(text + rows * columns // TOKENS_TO_A_SLOT) >= text
+        inputs = super().example_inputs(model, size, batch)
+        rows, columns = self.example_grid(size)
+        texts = inputs["encoder_hidden_states"]
+        # Slots for the image stand behind the text.
+        slots = torch.arange(texts.shape[1] + rows * columns // TOKENS_TO_A_SLOT) >= texts.shape[1]
         return {
-            "hidden_states": torch.randn(batch, rows * columns, config.in_channels, **new),
-            "encoder_hidden_states": torch.randn(batch, text, config.context_in_dim, **new),
-            "timestep": torch.full((batch,), 0.5, **new),
+            **inputs,
             "img_shapes": [[(1, rows, columns)]] * batch,
-            "img_mask": with_values(slots.expand(batch, -1), new["device"]),
+            "img_mask": with_values(slots.expand(batch, -1), texts.device),
         }
 
 
 def _on_meta(module: nn.Module, args: Any, kwargs: Any) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
-
-
-def _grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    frames, rows, columns = kwargs["img_shapes"][0][-1]
-    return (rows, columns) if frames == 1 else (frames, rows, columns)
 
 
 def _rows_at(embedding: tuple[Any, ...], places: Tensor, tokens: int) -> tuple[Any, ...]:

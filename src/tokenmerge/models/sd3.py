@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
-
 from tokenmerge.models.base import Part
 from tokenmerge.models.builders import LatentFamily, Run
 
@@ -23,8 +21,4 @@ class SD3Family(LatentFamily):
     runs = (Run("transformer_blocks", _parts, output=1),)
     between_blocks = ("block_controlnet_hidden_states", "skip_layers")  # the second comes with skip-layer guidance
     text = 77 + 256, "joint_attention_dim"  # from CLIP and from T5
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        inputs = super().example_inputs(model, size, batch)
-        channels: Any = model.config.pooled_projection_dim  # type: ignore[union-attr]
-        return {**inputs, "pooled_projections": self.noise(model, batch, channels)}
+    embeddings = (("pooled_projections", "pooled_projection_dim"),)

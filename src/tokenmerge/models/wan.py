@@ -24,6 +24,7 @@ class WanFamily(LatentFamily):
     runs = (Run("blocks", PARTS, rotary=ROTARY),)
     frames = 21  # of 81
     text = 512, "text_dim"
+    embeddings = (("encoder_hidden_states_image", 257, "image_dim"),)
     interleaved = False  # whether something is added to the tokens between blocks
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
@@ -31,13 +32,6 @@ class WanFamily(LatentFamily):
         return dataclasses.replace(
             super().read_call(args, kwargs), fixed_order=fixed_order, interleaved=self.interleaved
         )
-
-    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
-        config: Any = model.config
-        inputs = super().example_inputs(model, size, batch)
-        if config.image_dim is not None:
-            inputs["encoder_hidden_states_image"] = self.noise(model, batch, 257, config.image_dim)
-        return inputs
 
 
 class SkyReelsFamily(WanFamily):
