@@ -42,9 +42,9 @@ def families_sentence() -> str:
     """The names of all families, for readers who look for theirs."""
     names = [family.name for family in FAMILIES if family.class_name]
     return (
-        f"{len(names)} model families: {'; '.join(names)}. [docs/models.md](docs/models.md) has the table of families, "
-        f"methods and scopes, the names that `tokenmerge explain` and `bench` build, and the reason for every "
-        f"transformer of diffusers that is not supported."
+        f"{len(names)} model families: {'; '.join(names)}.\n\n[docs/models.md](docs/models.md) has a table of families, "
+        f"methods and scopes. It names the models that `tokenmerge explain` and `bench` build. For every other "
+        f"transformer of diffusers it says why it is not supported."
     )
 
 
