@@ -43,8 +43,8 @@ def families_sentence() -> str:
     names = [family.name for family in FAMILIES if family.class_name]
     return (
         f"{len(names)} model families: {'; '.join(names)}.\n\n[docs/models.md](docs/models.md) has a table of "
-        f"families, methods and scopes. It names the models that `tokenmerge explain` and `bench` build. For every other "
-        f"transformer of diffusers it says why it is not supported."
+        f"families, methods and scopes. It names the models that `tokenmerge explain` and `bench` build. For every "
+        f"other transformer of diffusers it says why it is not supported."
     )
 
 
