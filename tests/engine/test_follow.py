@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokenmerge.engine.clock import Reading
+from tokenmerge.engine.clock import Clock, Reading
 from tokenmerge.engine.follow import MOST_BRANCHES, Follower
 
 HERE = "the same batch, size, dtype and device"
@@ -49,6 +49,18 @@ def test_a_timestep_that_rises_a_little_goes_on_with_the_image() -> None:
     assert loop.call(900.0, inputs=noise(0)) == "image"
     for step, timestep in enumerate((800.0, 850.0, 700.0, 750.0), start=1):
         assert loop.call(timestep, inputs=noise(0) + 0.7 * noise(step)) == "step"
+
+
+def test_a_list_of_timesteps_tells_steps_where_everything_else_is_made_anew() -> None:
+    """Loops with guidance in one call often join labels, and copy the image, at each step."""
+    clock, follower = Clock(), Follower()
+    for image in range(2):
+        for number, timestep in enumerate(torch.linspace(900, 100, 5)):
+            labels = torch.cat([TEXT, TEXT + 1])
+            reading = clock.read(timestep.expand(2))
+            assert reading.schedule is not None
+            position = follower.observe(reading, HERE, (labels,), noise(10 * image + number))
+            assert (position.new_image, position.new_step) == (number == 0, number > 0)
 
 
 def test_two_calls_at_one_timestep_are_two_steps() -> None:

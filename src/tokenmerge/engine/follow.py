@@ -162,9 +162,9 @@ class Follower:
         falls = timestep is None or self._timestep is None or timestep <= self._timestep
         if not falls and not self._rises_a_little(timestep):
             return None
-        if ordered and given:
+        if ordered:
             # Branches that share a condition come in the same order at every step.
-            return waiting[0] if waiting else None if self._first_step else given[0]
+            return waiting[0] if waiting else None if self._first_step else branches[0]
         if falls and len(given) == 1 and waiting:
             return given[0]
         return self._nearest(waiting, branches, condition, inputs, falls)
