@@ -98,6 +98,27 @@ def test_without_a_sampler_few_large_steps_are_all_computed() -> None:
         assert schedule.step.kind is not Kind.SKIPPED
 
 
+@pytest.mark.parametrize("shift", [1.0, 3.0, 6.0, 12.0])
+@pytest.mark.parametrize("count", range(2, 12))
+def test_without_a_sampler_the_last_step_is_computed_however_long_it_is(count: int, shift: float) -> None:
+    """Shifted timesteps fall further at each step: of five with a shift of 6 the last one removes 60 % of the noise."""
+    schedule = Schedule.begin(Policy(step_speedup=3.0), None)
+    for number in range(1, count):
+        even = 1 - number / count
+        schedule = schedule.after(1 - shift * even / (1 + (shift - 1) * even))
+    assert schedule.step.kind is not Kind.SKIPPED
+
+
+def test_where_most_steps_are_computed_the_last_one_is() -> None:
+    assert sorted(computed_steps(6, 1.5)) == [0, 1, 3, 5]
+    assert sorted(computed_steps(7, 2.0)) == [0, 1, 3, 6]
+
+
+def test_uncorrected_gaps_grow_less() -> None:
+    assert sorted(computed_steps(20, 2.0, corrected=False)) == [0, 1, 3, 5, 7, 9, 11, 14, 16, 19]
+    assert sorted(computed_steps(6, 1.5, corrected=False)) == [0, 1, 3, 5]
+
+
 def test_counts_know_skipped_steps() -> None:
     assert count_steps(Policy(step_speedup=2.0), 20) == StepCounts(select=10, weights=0, steady=0, full=0, skipped=10)
     many = count_steps(Policy(step_speedup=4.0), None)

@@ -53,6 +53,7 @@ class Timeline:
     count: int
     # How much the final image changes with the output of each step; None if the sampler is unknown or not linear.
     effects: tuple[float, ...] | None = None
+    corrects: bool = True  # forecasts are made good at the next computed step, as far as is known yet
 
     @property
     def last(self) -> int:
@@ -98,6 +99,7 @@ class Schedule:
     last_full: int = 0  # the last step that did, counted among computed ones
     full_before: int = 0  # and the one before it
     progress_at_full: float = 0.0
+    first_progress: float = 0.0  # at the second step
 
     @classmethod
     def begin(cls, policy: Policy, timeline: Timeline | None = None) -> Schedule:
@@ -105,10 +107,16 @@ class Schedule:
         short = timeline is not None and timeline.count < FEWEST_STEPS
         return cls(policy, timeline, short=short, full=policy.full_every > 0)
 
+    def knowing(self, timeline: Timeline | None) -> Schedule:
+        """The same step, with what is known about the sampler by now."""
+        return self if timeline == self.timeline else dataclasses.replace(self, timeline=timeline)
+
     def after(self, progress: float) -> Schedule:
         """The next step, at which `progress` of the noise is removed, from 0 to 1."""
         number = self.number + 1
         computed = self.computed + (not self.in_a_row)
+        if number == 1:
+            self = dataclasses.replace(self, first_progress=progress)
         if self._skips(number, computed, progress):
             return dataclasses.replace(self, number=number, computed=computed, in_a_row=self.in_a_row + 1, full=False)
         short = self.short if self.timeline is not None else is_short_unknown(number, progress)
@@ -124,9 +132,10 @@ class Schedule:
     def _skips(self, number: int, computed: int, progress: float) -> bool:
         speedup, timeline = self.policy.step_speedup, self.timeline
         if timeline is None:
-            return skips_unknown(number, computed, self.in_a_row, progress, speedup)
+            return skips_unknown(number, computed, self.in_a_row, progress, speedup, self.first_progress)
         # A step that the sampler was not said to have may be the last.
-        return number < timeline.count and number not in computed_steps(timeline.count, speedup, timeline.last)
+        chosen = computed_steps(timeline.count, speedup, timeline.last, timeline.corrects)
+        return number < timeline.count and number not in chosen
 
     @property
     def step(self) -> Step:

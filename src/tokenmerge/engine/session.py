@@ -180,7 +180,9 @@ class Session:
             position = self._follower.observe_named(reading.value, (signature, branch))
         if position.new_image:
             self._begin_image(reading.value)
-        elif position.new_step:
+        if self.skipping is not None and (position.new_image or position.new_step):
+            self.schedule = self.schedule.knowing(self.skipping.begin_step(reading.value, inputs))
+        if position.new_step:
             self.schedule = self.schedule.after(self._follower.progress or 0.0)
         step = self.schedule.step
         if self.skipping is not None:

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.engine.forecast import CleanImage, Forecast, Point
+from tokenmerge.engine.own_loop import OwnLoop
 from tokenmerge.engine.schedule import Kind, Step, Timeline
+from tokenmerge.engine.skipped_steps import FEWEST_STEPS
 from tokenmerge.ops.compiling import outside_compile
 
 # The number of steps of an image that begins at a timestep, and the effect of each (Timeline); None if not known.
@@ -34,6 +36,7 @@ class Skipping:
         self._dtype = torch.float32  # of its tensor
         self._answer: Any = None
         self._timeline: Timeline | None = None
+        self._own_loop: OwnLoop | None = None  # where somebody says how many steps there are, and no more
         # The branch and step of the call that runs, and how its clean image is found if that is what is forecast.
         self._computes: tuple[int, Point, CleanImage | None] | None = None
 
@@ -88,6 +91,15 @@ class Skipping:
         self._form = self._answer = self._computes = None
         found = None if self._timeline_of is None else self._timeline_of(first_timestep)
         self._timeline = None if found is None else Timeline(*found)
+        self._own_loop = None
+        if found is not None and found[1] is None and found[0] >= FEWEST_STEPS:
+            self._own_loop = OwnLoop(found[0])
+        return self._timeline
+
+    def begin_step(self, timestep: float | None, inputs: Tensor) -> Timeline | None:
+        """Take in the first call of a step; returns what is known about the steps of the image by now."""
+        if self._own_loop is not None:
+            self._timeline = self._own_loop.begin_step(timestep, inputs)
         return self._timeline
 
     def begin_call(self, branch: int, step: Step, at: Point, clean: CleanImage | None = None) -> Step:
@@ -104,6 +116,8 @@ class Skipping:
         predicted = self._forecasts[branch].predict(at)
         if clean is not None:
             predicted = clean.to_output(predicted, self._dtype)
+        if self._own_loop is not None:
+            self._own_loop.take(predicted)
         self._computes, self._answer = None, _with_tensor(self._form, predicted)
         return step
 
@@ -125,6 +139,8 @@ class Skipping:
         corrected = self._forecasts[branch].correct(forecast, at, self._timeline)
         if corrected is not None and clean is not None:
             corrected = clean.to_output(corrected, tensor.dtype)
+        if self._own_loop is not None:
+            self._own_loop.take(tensor if corrected is None else corrected)
         return None if corrected is None else _with_tensor(output, corrected)
 
     @property
