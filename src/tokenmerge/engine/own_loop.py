@@ -166,7 +166,7 @@ def _explained(
     noise = torch.finfo(inputs.dtype).eps * tensors[1].flatten(1).norm(dim=1)  # that rounding leaves in the inputs
     read = torch.cat([unit @ unit.mT, lengths, noise[:, None, None].expand(-1, stacked.shape[1], -1)], dim=2)
     found = torch.tensor(read_back(read), dtype=torch.float64)
-    products, scales, rounding = found.split([stacked.shape[1], 1, 1], dim=2)
+    products, scales, rounding = torch.split(found, [stacked.shape[1], 1, 1], dim=2)
     among, with_move = products[:, :-1, :-1], products[:, :-1, -1:]
     weights = torch.linalg.pinv(among, rtol=1e-9, hermitian=True) @ with_move
     left = (1 - (with_move * weights).sum((1, 2))).clamp_min(0).sqrt() - (rounding / scales)[:, -1, 0]
