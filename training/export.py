@@ -67,10 +67,19 @@ def write_folder(pipe: DiffusionPipeline, captions: list[str], texts: list[str],
     # Rounded as bfloat16 rounds: a quarter less in a wheel, which is a zip file, and no visible change.
     pipe.to(torch.bfloat16).to(torch.float16, silence_dtype_warnings=True)
     pipe.save_pretrained(folder, safe_serialization=True)
+    forget_origins(folder)
     knowledge = {"captions": captions, "words": words_of(pipe.tokenizer, texts)}
     (folder / CAPTIONS).write_text(json.dumps(knowledge, indent=0) + "\n")
     shutil.copy(card, folder / "README.md")
     write_checksums(folder)
+
+
+def forget_origins(folder: Path) -> None:
+    """Take out of each config where its model was loaded from, which says nothing elsewhere."""
+    for file in folder.rglob("config.json"):
+        config = json.loads(file.read_text())
+        if config.pop("_name_or_path", None) is not None:
+            file.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def write_lora(model: distil.FourSteps, folder: Path) -> None:
