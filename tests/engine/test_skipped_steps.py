@@ -40,22 +40,12 @@ def test_images_of_few_steps_skip_none(count: int) -> None:
     assert numbers(steps_of(Policy(step_speedup=3.0), count), Kind.SKIPPED) == []
 
 
-def test_images_too_short_to_skip_are_merged_where_longer_ones_are_not() -> None:
-    policy = Policy(step_speedup=2.0, merge_short_only=True)
+def test_computed_steps_run_full_where_no_token_is_merged() -> None:
+    policy = Policy(step_speedup=2.0, merges=False)
     for count in (1, 4, 5):
-        assert {step.kind for step in steps_of(policy, count)} == {Kind.MERGED}
+        assert {step.kind for step in steps_of(policy, count)} == {Kind.FULL}
     for count in (6, 20):
         assert {step.kind for step in steps_of(policy, count)} == {Kind.FULL, Kind.SKIPPED}
-
-
-@pytest.mark.parametrize(("count", "kinds"), [(4, "full merged merged merged"), (8, "full " * 8)])
-def test_without_a_sampler_short_images_are_known_by_their_second_step(count: int, kinds: str) -> None:
-    schedule = Schedule.begin(Policy(merge_short_only=True), None)
-    found = [schedule.step.kind]
-    for number in range(1, count):
-        schedule = schedule.after(number / count)
-        found.append(schedule.step.kind)
-    assert [kind.value for kind in found] == kinds.split()
 
 
 def test_a_last_step_that_changes_nothing_is_skipped_and_the_one_before_it_is_not() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from typing import Any
 
 import pytest
@@ -90,12 +91,26 @@ def test_every_image_begins_afresh() -> None:
         assert torch.equal(image_of(pipe, 10), first)
 
 
-def test_images_of_few_steps_are_exact_and_a_warning_says_that_nothing_was_saved() -> None:
+def test_images_of_few_steps_are_exact_and_a_warning_says_so_at_once_and_never_again() -> None:
     pipe = build_tiny_random()
     exact = image_of(pipe, 4)
     handle = tm.apply(pipe, TWICE)
-    assert torch.equal(image_of(pipe, 4), exact)
-    with pytest.warns(NothingMergedWarning, match="few steps"):
+    with pytest.warns(NothingMergedWarning, match="fewer than six steps"):
+        assert torch.equal(image_of(pipe, 4), exact)
+    image_of(pipe, 8)
+    measured = handle.explain(steps=8).models[0].measured
+    assert measured is not None
+    assert (measured.full, measured.skipped) == (4 + 4, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        handle.remove()
+
+
+def test_a_loop_of_few_steps_is_told_in_the_end() -> None:
+    model = tiny_flux()
+    handle = tm.apply(model, TWICE)
+    flux_loop(model, 3)
+    with pytest.warns(NothingMergedWarning, match="fewer than six steps"):
         handle.remove()
 
 
@@ -180,21 +195,6 @@ def test_a_wrong_speedup_is_refused(value: Any) -> None:
         tm.TileMean(step_speedup=value)
     with pytest.raises(ConfigError, match="above 1"):
         tm.SkipSteps(step_speedup=1)
-
-
-def test_images_too_short_to_skip_read_fewer_keys_if_asked() -> None:
-    pipe = build_tiny_random()
-    exact = image_of(pipe, 4)
-    with tm.merged(pipe, tm.SkipSteps(step_speedup=2.0, sample_keys=True, min_tokens=16)) as handle:
-        short = image_of(pipe, 4)
-        measured = handle.explain(steps=4).models[0].measured
-        assert measured is not None
-        assert (measured.full, measured.skipped) == (0, 0)
-        assert not torch.equal(short, exact)
-        image_of(pipe, 8)
-        measured = handle.explain(steps=8).models[0].measured
-        assert measured is not None
-        assert (measured.full, measured.skipped) == (4, 4)
 
 
 def test_a_loop_of_its_own_may_say_how_many_steps_it_has() -> None:

@@ -96,7 +96,7 @@ def worthwhile(
             "what is worth merging is timed at one ratio: set ratio to one number to find out, and give the parts and "
             "skip_blocks that come out to your own config."
         )
-    if config.merges_short_images_only:
+    if not config.merges_tokens:
         raise ConfigError(
             f"{type(config).__name__} skips steps, so there is no block to time: use a method that merges "
             f"tokens, such as TileMean."

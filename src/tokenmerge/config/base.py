@@ -128,9 +128,9 @@ class MergeConfig:
         return 1.0
 
     @property
-    def merges_short_images_only(self) -> bool:
-        """Whether tokens are merged only in images that are too short to skip steps."""
-        return False
+    def merges_tokens(self) -> bool:
+        """Whether tokens are merged at computed steps; if not, those run full."""
+        return True
 
     @property
     def resamples(self) -> bool:

@@ -23,8 +23,7 @@ def policy_of(config: MergeConfig) -> Policy:
     select, weights = config.refresh_every
     correction, skipped = config.correction, config.step_speedup
     if correction is None:
-        short_only = config.merges_short_images_only
-        return Policy(select, weights, config.merge_every, step_speedup=skipped, merge_short_only=short_only)
+        return Policy(select, weights, config.merge_every, step_speedup=skipped, merges=config.merges_tokens)
     within = math.inf if correction.within is None else correction.within
     return Policy(select, weights, 1, correction.every, within, step_speedup=skipped)
 
@@ -83,9 +82,9 @@ def refuse_misfit(
             f"{type(config).__name__} cannot keep a part of the image as it is: use TileMean or ToMA with keep, or "
             f"leave keep out."
         )
-    if reference_ratio and config.merges_short_images_only:
+    if reference_ratio and not config.merges_tokens:
         raise ConfigError(
-            f"reference_ratio is {reference_ratio:g}, and {type(config).__name__} merges no tokens at most steps: use "
+            f"reference_ratio is {reference_ratio:g}, and {type(config).__name__} merges no tokens: use "
             f"TileMean, ToMA or SampledKeys, or leave reference_ratio out."
         )
     if reference_ratio and all(stack.references is nowhere for stack in stacks):
@@ -120,13 +119,19 @@ def why_nothing(programs: Iterable[Program]) -> str:
     return "; ".join(dict.fromkeys(reasons))
 
 
-def warn_all_was_full() -> None:
-    warnings.warn(
-        "nothing was merged: the images had so few steps that all of them ran full. Use more steps; or, for models of "
-        "a single step, a method without a correction, such as ToMA(ratio=0.5, keys='all').",
-        NothingMergedWarning,
-        stacklevel=3,
-    )
+def warn_all_was_full(config: MergeConfig) -> None:
+    if config.merges_tokens:
+        message = (
+            "nothing was merged: the images had so few steps that all of them ran full. Use more steps; or, for models "
+            "of a single step, a method without a correction, such as ToMA(ratio=0.5, keys='all')."
+        )
+    else:
+        message = (
+            f"no step was skipped, so the images are as without {type(config).__name__}: those of fewer than six steps "
+            f"skip none, because each step changes too much. Use fewer steps; or try a method that merges tokens, "
+            f"such as ToMA(ratio=0.5, keys='all'), and compare the images."
+        )
+    warnings.warn(message, NothingMergedWarning, stacklevel=3)
 
 
 def attention_of(block: Block, part: Part) -> nn.Module:

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
-from tokenmerge.engine.skipped_steps import FEWEST_STEPS, computed_steps, is_short_unknown, skips_unknown
+from tokenmerge.engine.skipped_steps import FEWEST_STEPS, computed_steps, skips_unknown
 
 # What quotients of timesteps, float32 where they are, differ by from what they stand for.
 ROUNDING = 1e-6
@@ -34,7 +34,7 @@ class Policy:
     full_every: calibrate at the first step and at every this many steps; 0 never does.
     within: also calibrate once this fraction of the noise has been removed since the last time, never twice in a row.
     step_speedup: compute one in this many steps, on average, and skip the others.
-    merge_short_only: merge in images that are too short to skip steps, and nowhere else.
+    merges: whether tokens are merged at computed steps; if not, those run full.
     """
 
     select_every: int = 1
@@ -43,7 +43,7 @@ class Policy:
     full_every: int = 0
     within: float = math.inf
     step_speedup: float = 1.0
-    merge_short_only: bool = False
+    merges: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ class Timeline:
     # How much the final image changes with the output of each step; None if the sampler is unknown or not linear.
     effects: tuple[float, ...] | None = None
     corrects: bool = True  # forecasts are made good at the next computed step, as far as is known yet
+
+    @property
+    def short(self) -> bool:
+        """Whether the image has too few steps to skip any."""
+        return self.count < FEWEST_STEPS
 
     @property
     def last(self) -> int:
@@ -94,7 +99,6 @@ class Schedule:
     number: int = 0
     computed: int = 0  # steps before this one that were computed
     in_a_row: int = 0  # steps skipped since the last one that was, with this one
-    short: bool = False  # the image has too few steps to skip any
     full: bool = False  # this step calibrates
     last_full: int = 0  # the last step that did, counted among computed ones
     full_before: int = 0  # and the one before it
@@ -104,8 +108,7 @@ class Schedule:
     @classmethod
     def begin(cls, policy: Policy, timeline: Timeline | None = None) -> Schedule:
         """The first step of a generation. It calibrates, if any does: merged steps before that have no correction."""
-        short = timeline is not None and timeline.count < FEWEST_STEPS
-        return cls(policy, timeline, short=short, full=policy.full_every > 0)
+        return cls(policy, timeline, full=policy.full_every > 0)
 
     def knowing(self, timeline: Timeline | None) -> Schedule:
         """The same step, with what is known about the sampler by now."""
@@ -119,8 +122,7 @@ class Schedule:
             self = dataclasses.replace(self, first_progress=progress)
         if self._skips(number, computed, progress):
             return dataclasses.replace(self, number=number, computed=computed, in_a_row=self.in_a_row + 1, full=False)
-        short = self.short if self.timeline is not None else is_short_unknown(number, progress)
-        step = dataclasses.replace(self, number=number, computed=computed, in_a_row=0, short=short, full=False)
+        step = dataclasses.replace(self, number=number, computed=computed, in_a_row=0, full=False)
         since = computed - self.last_full
         far = since > 1 and progress - self.progress_at_full >= self.policy.within - ROUNDING
         if not self.policy.full_every or not (far or since >= self.policy.full_every):
@@ -143,7 +145,7 @@ class Schedule:
         policy = self.policy
         if self.in_a_row:
             return Step(self.number, Kind.SKIPPED, select=False, weights=False)
-        merges = self.computed % policy.merge_every == 0 and (self.short or not policy.merge_short_only)
+        merges = policy.merges and self.computed % policy.merge_every == 0
         kind = Kind.CALIBRATE if self.full else Kind.MERGED if merges else Kind.FULL
         return Step(self.number, kind, self._due(policy.select_every), self._due(policy.weights_every))
 

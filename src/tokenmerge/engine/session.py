@@ -114,7 +114,9 @@ class Session:
             self.skipping.detach()
         self.state.forget(release=True)
         graph_limits.release(self)
-        self._warn_if_all_was_full()
+        told = self.schedule.timeline is not None and not self.config.merges_tokens  # when the image began
+        if self.full_calls and not (self.merged_calls or self.skipped_calls or told):
+            warn_all_was_full(self.config)
 
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""
@@ -196,6 +198,8 @@ class Session:
         self.state.forget(release)
         timeline = None if self.skipping is None else self.skipping.begin_image(first_timestep)
         self.schedule = Schedule.begin(self.policy, timeline)
+        if timeline is not None and timeline.short and not self.config.merges_tokens:
+            warn_all_was_full(self.config)  # now, for many never take a method out
 
     def _condition(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
         """What the image is made from, as far as known."""
@@ -335,10 +339,6 @@ class Session:
             for stack in self.stacks
             if stack.call is not None and stack.described.merging
         )
-
-    def _warn_if_all_was_full(self) -> None:
-        if self.full_calls and not self.merged_calls and not self.skipped_calls:
-            warn_all_was_full()
 
 
 def session_of(model: nn.Module) -> Session | None:

@@ -65,7 +65,7 @@ def skips_unknown(
     # Without timesteps there is no progress, and every step may be the last.
     if speedup <= 1 or number < FIRST_UNKNOWN or not 0 < progress < LATEST_UNKNOWN:
         return False
-    if is_short_unknown(number, progress):
+    if progress / number > 1 / FEWEST_STEPS:  # each step removes much of the noise: there are few
         return False
     if number > steps_unknown(number, progress, first_progress) - 1.5:
         return False
@@ -84,8 +84,3 @@ def steps_unknown(number: int, progress: float, first_progress: float) -> float:
         return math.inf
     growth = progress / (1 - progress) * (1 - first_progress) / first_progress / number
     return (number * growth - 1) / (growth - 1) if growth > 1 else math.inf
-
-
-def is_short_unknown(number: int, progress: float) -> bool:
-    """Whether an image whose number of steps is not known has few: then each one removes much of the noise."""
-    return progress / number > 1 / FEWEST_STEPS

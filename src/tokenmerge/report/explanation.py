@@ -173,8 +173,8 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
 
 def _schedule(config: MergeConfig) -> str:
     skips = f"one step in {config.step_speedup:g} computed, the others forecast"
-    if config.merges_short_images_only:
-        return f"{skips}; tokens merged only in images of fewer than {FEWEST_STEPS} steps"
+    if not config.merges_tokens:
+        return f"{skips}; images of fewer than {FEWEST_STEPS} steps skip none"
     return (f"{skips}; " if config.step_speedup > 1 else "") + _computed_steps(config)
 
 

@@ -86,12 +86,13 @@ def test_steps_are_skipped_and_the_last_is_computed(sampler: str, flux: Any) -> 
     assert hooks_on(flux) == 0
 
 
-def test_short_runs_sample_keys_instead(flux: Any) -> None:
+def test_short_runs_stay_as_they_are_and_say_so(flux: Any) -> None:
     merging = Merging(preset("balanced", flux.model.diffusion_model))
-    changed = sample(merging.on(flux), steps=4)
+    with pytest.warns(NothingMergedWarning, match="fewer than six steps"):
+        same = sample(merging.on(flux), steps=4)
     assert merging.last is not None
-    assert (merging.last.merged_calls, merging.last.skipped_calls) == (4, 0)
-    assert largest_difference(changed, sample(flux, steps=4)) > 1e-4
+    assert (merging.last.merged_calls, merging.last.skipped_calls) == (0, 0)
+    assert largest_difference(same, sample(flux, steps=4)) == 0
 
 
 def test_only_a_part_of_the_sampling_is_skipped(flux: Any) -> None:

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.engine.clock import Clock
 from tokenmerge.engine.session import Session, session_of
-from tokenmerge.engine.skipped_steps import FEWEST_STEPS
 from tokenmerge.engine.skipping import TimelineOf
 from tokenmerge.errors import AlreadyAppliedError, ConfigError
 from tokenmerge.integrations.comfyui.sampler_calls import SamplerCalls, calls_of, clean_weights
@@ -81,8 +80,7 @@ class Merging:
         self.steps = sum(map(run.covers, sigmas_of_calls))
         self.steps_outside = len(sigmas_of_calls) - self.steps
         # Where steps are skipped and no token is merged, attention stays whichever ComfyUI was started with.
-        merges = self.steps < FEWEST_STEPS or not self.config.merges_short_images_only
-        if merges and _reaches_inside(session):
+        if self.config.merges_tokens and _reaches_inside(session):
             options[OVERRIDE] = partial(attend_by_pytorch, before=options.get(OVERRIDE))
         _guard_hooks()
         with self._running(run, session):
