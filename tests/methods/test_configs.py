@@ -75,7 +75,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "named"), REFUSED, ids=lambda value: getattr(value, "__name__", None) or repr(value)[:40]
+    ("method", "options", "named"),
+    REFUSED,
+    ids=lambda value: getattr(value, "__name__", None) or re.sub(" at 0x.*?>", ">", repr(value))[:40],
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(method, options, named):
     with pytest.raises(ConfigError) as refused:
