@@ -107,7 +107,9 @@ def test_multiply_adds_are_those_that_run(finished: tuple[Any, Path], model: nn.
     with tm.merged(model, HALF), executed_in([model]) as counted:
         sampler_of(model, guided=True)(1, 0, STEPS)
     assert half.multiply_adds == counted.total < baseline.multiply_adds
-    assert fewer.saved == skipped.saved == 2  # as many steps are skipped as with a scheduler
+    assert fewer.saved == 2
+    # As many steps are skipped as with a scheduler. To find out what the loop does costs little, even here.
+    assert 1.98 < skipped.saved < 2
 
 
 def test_the_tables_are_printed_and_kept(finished: tuple[Any, Path]) -> None:

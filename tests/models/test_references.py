@@ -66,7 +66,7 @@ def test_references_of_equal_tokens_lose_nothing(scope: Any) -> None:
 
 
 def test_a_method_that_only_skips_steps_is_refused() -> None:
-    with pytest.raises(ConfigError, match="SkipSteps merges no tokens at most steps: use TileMean"):
+    with pytest.raises(ConfigError, match="SkipSteps merges no tokens: use TileMean"):
         tm.apply(made(tiny("flux").build), tm.SkipSteps(), reference_ratio=0.5)
 
 
