@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from tokenmerge.errors import hint, nearest
 from tokenmerge.eval.errors import ExperimentError
 from tokenmerge.runtime.plain_text import is_control
@@ -145,6 +143,8 @@ def to_toml(values: Mapping[str, Any]) -> str:
     steps = 4
     <BLANKLINE>
     """
+    import tomli_w  # only what writes experiments needs it; the page, which reads this module, does not have it
+
     return tomli_w.dumps(_without_none(values))
 
 
