@@ -191,7 +191,7 @@ def flow() -> Iterator[BentFlow]:
 
 @torch.no_grad()
 def made(model: BentFlow, steps: int) -> Tensor:
-    """Guidance in one call, whose labels are made anew at each step, and timesteps that are views of a list."""
+    """Guidance in one call, whose labels are made again at each step, and timesteps that are views of a list."""
     image, times = start(1), torch.tensor(levels(steps, 3.0))
     for left, after in pairwise(times):
         labels = torch.cat([torch.zeros(1), torch.full((1,), 0.3)])

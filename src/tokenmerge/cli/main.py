@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
+from tqdm import tqdm
+
 from tokenmerge.errors import TokenMergeError, UsageError
 from tokenmerge.runtime.plain_text import shown_plainly
 
@@ -125,7 +127,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     if category.__module__.startswith("tokenmerge"):
-        print(f"note: {shown_plainly(str(message))}", file=sys.stderr)
+        tqdm.write(f"note: {shown_plainly(str(message))}", file=sys.stderr)  # moves progress bars out of the way
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class OwnLoop:
 
     def take(self, output: Tensor) -> None:
         """Take in what a call returns, computed or forecast."""
-        if self.timeline is not None:
+        if self.timeline is not None and self._looks:
             self._outputs.append(output.detach().clone())
 
     @property
@@ -141,7 +141,7 @@ def _explained(
     """How much of an image's move is no sum of what is known, as a share of it; and the weights of outputs in that sum.
 
     None if their shapes do not allow to say. Guidance weighs outputs of several calls, or of several parts of a call,
-    so each sample has weights of its own. Those of the outputs add up to how far it moved along them.
+    so each sample has its own weights. Those of the outputs add up to how far it moved along them.
     """
     channels = min(tensor.shape[1] for tensor in (inputs, *known)) if known else 0
     tensors = [tensor[:, :channels].float() for tensor in (inputs, moved_from, *known)]
