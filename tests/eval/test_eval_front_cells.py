@@ -66,6 +66,12 @@ def test_nothing_is_assumed_between_settings_far_apart() -> None:
     assert value_at([(1.25, 49.0), (2.0, 32.0), (3.5, 23.0)], 2.0, True) == 32.0
 
 
+def test_a_setting_within_a_hundredth_counts_as_that_fast() -> None:
+    """A cache with half of the steps runs the embeddings at the others too, and is just short of twice as fast."""
+    assert value_at([(1.998, 32.0)], 2.0, True) == 32.0
+    assert value_at([(1.97, 32.0)], 2.0, True) is None
+
+
 def test_a_faster_setting_counts_and_a_slower_one_does_not() -> None:
     assert at(RUN, 1.25).metrics["psnr"].ours.value == 46  # type: ignore[union-attr]
     assert at(RUN, 1.25).metrics["psnr"].rival.value == 44  # type: ignore[union-attr]
