@@ -40,6 +40,7 @@ from training.sampling import Sampler
 from training.sheet import draw_sheet
 
 NEAREST_SHOWN = 12
+NOISY_FRAMES = 2  # of each photograph, for the classifier
 
 
 def emoji_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
@@ -63,12 +64,13 @@ def photo_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
     """
     rows = photographs.read_rows(args.work)
     folder = args.work / "photographs"
-    images = photographs.native_frames(args.work, args.size)
-    known = stored_features(folder / "features.pt", images)
+    known = stored_features(folder / "features.pt", lambda: photographs.native_frames(args.work, args.size))
     groups = sorted({photographs.group_of(row) for row in rows})
     labels = torch.tensor([groups.index(photographs.group_of(row)) for row in rows])
     in_split = {name: torch.tensor([row["split"] == name for row in rows]) for name in ("train", "test")}
-    classifier = fit_classifier(known[in_split["train"]], labels[in_split["train"]])
+    train = in_split["train"].nonzero()[:, 0]
+    noisy = [noisy_features(args, train.tolist(), seed) for seed in range(NOISY_FRAMES)]
+    classifier = fit_classifier(torch.cat([known[train], *noisy]), labels[train].repeat(1 + NOISY_FRAMES))
 
     learnt = [index for index, row in enumerate(rows) if photographs.is_learnt(row)]
     captions = photographs.plain_captions(args.work)
@@ -85,12 +87,19 @@ def photo_report(args: argparse.Namespace, sampler: Sampler) -> dict[str, Any]:
     }
     if args.nearest:
         trained = [index for index, row in enumerate(rows) if "held_back" not in row]
+        images = photographs.native_frames(args.work, args.size)
         write_nearest_sheet(args, generated, seen, wanted, [images[i] for i in trained], known[trained])
     if args.fid:
         report["fid"] = frechet_distance(seen[: args.fid], known[learnt])
         order = torch.randperm(len(learnt), generator=torch.Generator().manual_seed(0))
         report["fid between halves of the photographs"] = frechet_distance(*known[learnt][order].chunk(2))
     return report
+
+
+def noisy_features(args: argparse.Namespace, numbers: list[int], seed: int) -> Tensor:  # (N, 2048)
+    """Features of photographs with the noise and softness of generated images."""
+    file = args.work / "photographs" / f"features-noisy-{seed}.pt"
+    return stored_features(file, lambda: photographs.noisy_frames(args.work, args.size, numbers, seed))
 
 
 def write_nearest_sheet(

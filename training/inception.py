@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -40,10 +40,10 @@ def features(network: nn.Module, images: list[Image.Image]) -> Tensor:  # (N, 20
     return torch.cat(rows)
 
 
-def stored_features(file: Path, images: list[Image.Image]) -> Tensor:  # (N, 2048)
+def stored_features(file: Path, images: Callable[[], list[Image.Image]]) -> Tensor:  # (N, 2048)
     """Inception features of images that never change, computed once and kept in a file."""
     if not file.exists():
-        torch.save(features(load_network(), images), file)
+        torch.save(features(load_network(), images()), file)
     stored: Tensor = torch.load(file)
     return stored
 

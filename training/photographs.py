@@ -35,6 +35,7 @@ from training.latents import fit_decoder, fit_encoder
 STORED = (80, 160, 320)
 FRAME = 0.5  # of a photograph, at the native size: fruit is large enough to be told by its shape
 WIDE_FRAME = 0.95  # of a photograph, at twice the native size: fruit of about the same number of pixels, but more
+MOST_NOISE = 0.4  # on latents of variance about 1, for a classifier of generated images
 HELD_BACK = 200  # photographs of the test split, never trained on
 MORE_OFTEN = 2.5  # times as many samples of varieties that a run is to learn better
 FITTED = 200  # photographs for the closed-form autoencoder
@@ -185,6 +186,27 @@ def native_frames(work: Path, size: int) -> list[Image.Image]:
     images = np.load(work / "photographs" / f"{STORED[-1]}.npy", mmap_mode="r")
     frames = centre(images, round(FRAME * STORED[-1]))
     return [Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC) for frame in frames]
+
+
+@torch.no_grad()
+def noisy_frames(work: Path, size: int, numbers: Sequence[int], seed: int) -> list[Image.Image]:
+    """A frame near the middle of each of these photographs, flipped or not, decoded from latents with some noise.
+
+    Generated images are softer and grainier than photographs. A classifier of both has to know both.
+    """
+    random.seed(seed)
+    torch.manual_seed(seed)
+    images = np.load(work / "photographs" / f"{STORED[-1]}.npy", mmap_mode="r")
+    autoencoder = PatchAutoencoder.from_pretrained(work / "photographs" / "autoencoder")
+    frames = []
+    for number in numbers:
+        frame = np.ascontiguousarray(_Cut.random(STORED[-1], round(FRAME * STORED[-1])).of(images[number]))
+        scaled = Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC)
+        latents = autoencoder.encoder(to_unit(np.asarray(scaled)[None]))
+        noisy = latents + random.uniform(0, MOST_NOISE) * torch.randn_like(latents)
+        pixels = autoencoder.decode(noisy).sample[0].clamp(-1, 1).add(1).mul(127.5)  # type: ignore[union-attr]
+        frames.append(Image.fromarray(pixels.round().byte().permute(1, 2, 0).numpy()))
+    return frames
 
 
 @dataclass(frozen=True)
