@@ -87,7 +87,7 @@ def test_wrong_device_or_dtype(run: Run, words: tuple[str, ...], said: str) -> N
 
 def test_method_none_is_for_generate_alone(run: Run) -> None:
     assert_sentence(run("compare", "a cat", *SMALL, "--method", "none"), "this command is about merging")
-    assert_sentence(run("explain", "--method", "none"), "this command is about merging")
+    assert_sentence(run("explain", "--method", "none"), "this command is about merging: use one of quality, ")
     assert_sentence(run("generate", "a cat", *SMALL, "--method", "none", "--ratio", "0.5"), "leave out --ratio")
 
 
@@ -96,6 +96,34 @@ def test_nothing_can_be_written_there(run: Run, command: str) -> None:
     Path("file").write_text("in the way")
     out = "file/inside/image.png" if command == "generate" else "file/inside"
     assert_sentence(run(command, "a cat", *SMALL, "--out", out), "cannot write into file", "--out")
+
+
+def test_a_file_that_is_not_there_is_named_without_what_python_puts_around_it(run: Run) -> None:
+    for option in ("--config", "--keep"):
+        outcome = run("generate", "a cat", *SMALL, option, "nowhere")
+        assert_sentence(outcome, f"{option} nowhere cannot be read", "no such file or directory")
+        assert "Errno" not in outcome.err
+
+
+def test_a_saved_method_under_its_name_on_the_command_line(run: Run) -> None:
+    Path("config.json").write_text('{"method": "toma"}')
+    assert_sentence(run("explain", "--config", "config.json"), "did you mean 'ToMA'?")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("stable-diffusion-xl", "did you mean sdxl?"),
+        ("Stable-Diffusion-3.5", "did you mean sd35-medium?"),
+        ("https://huggingface.co/org/model", "give the model's id on the hub, org/model"),
+    ],
+)
+def test_a_model_by_its_title_or_address(run: Run, model: str, said: str) -> None:
+    assert_sentence(run("explain", "--model", model), said)
+
+
+def test_a_submission_is_a_json_file(run: Run) -> None:
+    assert_sentence(run("bench", "--model", "tiny-random", "--submit", "x.txt"), "must end in .json")
 
 
 def test_not_an_image_type(run: Run) -> None:

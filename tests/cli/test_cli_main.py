@@ -53,6 +53,27 @@ def test_words_that_are_not_understood(run: Run, words: tuple[str, ...]) -> None
     assert len(outcome.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("generat", "a cat"), "command 'generat' is not known: did you mean generate?"),
+        (("frobnicate",), "use one of generate, compare,"),
+        (("generate", "red", "apple"), "'apple' was not understood: put a prompt of several words in quotes"),
+        (("compare", "a cat", "--modle", "flux"), "did you mean --model?"),
+        (("eval", "x.toml", "--out", "x", "--engine", "rya"), "--engine 'rya' is not known: did you mean ray?"),
+    ],
+)
+def test_wrong_words_are_told_what_was_probably_meant(run: Run, words: tuple[str, ...], said: str) -> None:
+    outcome = run(*words)
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "tokenmerge", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:11]) == (0, "tokenmerge ")
+
+
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_debug_shows_the_traceback(run: Run, place: str) -> None:
     words = ("--debug", "generate") if place == "before" else ("generate", "--debug")

@@ -106,4 +106,6 @@ def test_wrong_guidance(text: str) -> None:
 def test_a_preset_is_a_method_without_options(run: Run) -> None:
     outcome = run("generate", "red apple", *SMALL, "--method", "quality", "--set", "tile=2")
     assert outcome.code == 2
-    assert "quality is a preset, which has all its options: leave out --ratio and --set." in outcome.err
+    assert (
+        "quality is a preset, which has all its options: leave out --ratio and --set, or name a method." in outcome.err
+    )

@@ -18,12 +18,14 @@ def run_submit(args: argparse.Namespace, size: tuple[int, int]) -> int:
     from tokenmerge.bench.options import place_and_precision, whole_numbers
     from tokenmerge.bench.subject import load_model, subject_of
     from tokenmerge.bench.submit import submission
+    from tokenmerge.cli.files import writable_json
     from tokenmerge.runtime.files import write_atomically
     from tokenmerge.runtime.machine import pinned_threads
 
     for flag in ("resume", "plot", "compile", "methods"):
         if getattr(args, flag):
             raise UsageError(f"--{flag} is not for --submit, which measures the presets: leave it out.")
+    file = writable_json("--submit", args.submit)
     device, dtype = place_and_precision(args)
     blocks = None if args.blocks is None else whole_numbers("--blocks", args.blocks)
     subject = subject_of(load_model(args.model, device, dtype, blocks, args.allow_pickle), size, args.batch)
@@ -38,7 +40,7 @@ def run_submit(args: argparse.Namespace, size: tuple[int, int]) -> int:
     with pinned_threads(args.threads):
         found = submission(subject, settings, STEPS, args.repeats, say=lambda text: print(text, file=sys.stderr))
     text = json.dumps(found, indent=1) + "\n"
-    write_atomically(args.submit, text)
+    write_atomically(file, text)
     if args.json:
         print(text, end="")
         return 0

@@ -17,9 +17,20 @@ def writable_folder(path: str | Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"cannot write into {folder}, because a file is in the way: give another --out.") from error
     except OSError as error:
-        raise UsageError(f"cannot write into {folder} ({_reason(error)}): give another folder with --out.") from error
+        raise UsageError(f"cannot write into {folder} ({reason(error)}): give another folder with --out.") from error
     return folder
+
+
+def writable_json(option: str, path: str | Path) -> Path:
+    """The path of a JSON file that can be written."""
+    file = Path(path).expanduser()
+    if file.suffix != ".json":
+        raise UsageError(f"{option} is {str(path)!r}: it is a JSON file, so its name must end in .json.")
+    writable_folder(file.parent)
+    return file
 
 
 def writable_image(path: str | Path) -> Path:
@@ -33,5 +44,10 @@ def writable_image(path: str | Path) -> Path:
     return file
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+def reason(error: Exception) -> str:
+    """Why a file cannot be read or written, without what Python puts around it.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory", "config.json"))
+    'no such file or directory'
+    """
+    return (getattr(error, "strerror", None) or str(error)).lower()

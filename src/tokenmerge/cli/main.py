@@ -13,12 +13,12 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from tokenmerge.errors import TokenMergeError, UsageError
+from tokenmerge.errors import TokenMergeError, UsageError, nearest
 from tokenmerge.runtime.plain_text import shown_plainly
 
 COMMANDS = (
@@ -42,6 +42,34 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}: see `{self.prog} --help`.")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            what = action.option_strings[-1] if action.option_strings else "command"
+            raise UsageError(f"{what} {value!r} is not known: {_advice(value, list(action.choices), self.prog)}")
+
+
+def _advice(word: object, known: Collection[str], prog: str) -> str:
+    """What to do about a word that a command does not take."""
+    near = nearest(word, known)
+    meant = f"did you mean {near}? Otherwise" if near else f"use one of {', '.join(known)}, and"
+    return f"{meant} see `{prog} --help`."
+
+
+def not_understood(unknown: Sequence[str], options: Collection[str], prog: str) -> str:
+    """The sentence for words that are left over.
+
+    >>> not_understood(["apple"], ["--model"], "tokenmerge generate")
+    "'apple' was not understood: put a prompt of several words in quotes, and see `tokenmerge generate --help`."
+    >>> not_understood(["--modle", "flux"], ["--model"], "tokenmerge generate")
+    "option '--modle' is not known: did you mean --model? Otherwise see `tokenmerge generate --help`."
+    """
+    named = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+    if named is None:
+        words = " ".join(unknown)
+        return f"{words!r} was not understood: put a prompt of several words in quotes, and see `{prog} --help`."
+    near = nearest(named, options)
+    return f"option {named!r} is not known: {f'did you mean {near}? Otherwise ' if near else ''}see `{prog} --help`."
+
 
 def build_parser() -> Parser:
     from tokenmerge import __version__
@@ -58,7 +86,8 @@ def build_parser() -> Parser:
         module = importlib.import_module(name)
         command = module.add_parser(subparsers)
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        command.set_defaults(run=module.run, help_of=command.prog)
+        options = [word for action in command._actions for word in action.option_strings]
+        command.set_defaults(run=module.run, help_of=command.prog, options_of=options)
     return parser
 
 
@@ -70,9 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args, unknown = build_parser().parse_known_args(arguments)
         if unknown:
-            raise UsageError(
-                f"unrecognized arguments: {' '.join(unknown)}: see `{getattr(args, 'help_of', 'tokenmerge')} --help`."
-            )
+            known = getattr(args, "options_of", ())
+            raise UsageError(not_understood(unknown, known, getattr(args, "help_of", "tokenmerge")))
         if not hasattr(args, "run"):
             raise UsageError("no command was given: see `tokenmerge --help`.")
         return int(args.run(args) or 0)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenmerge.cli.files import reason
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.checks import LARGEST_SIDE
 from tokenmerge.config.ratio import ratio_text
@@ -126,7 +127,8 @@ def read_keep(file: str | None) -> Image | None:
         with Image.open(Path(file).expanduser()) as mask:
             return mask.convert("L")
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UsageError(f"--keep {file} cannot be read as an image ({error}): give a PNG file.") from None
+        why = f" ({reason(error)})" if getattr(error, "strerror", None) else ""
+        raise UsageError(f"--keep {file} cannot be read as an image{why}: give the path of a PNG file.") from None
 
 
 def read_config(file: str) -> MergeConfig:
@@ -136,7 +138,9 @@ def read_config(file: str) -> MergeConfig:
         if path.stat().st_size > LARGEST_CONFIG:
             raise UsageError(f"--config {file} is larger than any config: give a file that `tokenmerge tune` wrote.")
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError(f"--config {file} cannot be read ({reason(error)}): check the path.") from None
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"--config {file} cannot be read as JSON ({error}): give what `tokenmerge tune` wrote."
         ) from None
@@ -156,10 +160,10 @@ def methods_listed() -> str:
 
 
 def title_of(method: str, config: MergeConfig | None) -> str:
-    """What a result is called: a preset by its name, a method with its ratio."""
+    """What a result is called: a preset by its name, a method that merges tokens with its ratio."""
     if config is None:
         return "unmerged"
-    return method if method in NAMES else f"{method}, ratio {ratio_text(config.ratio)}"
+    return method if method in NAMES or not config.merges_tokens else f"{method}, ratio {ratio_text(config.ratio)}"
 
 
 def read_image_request(args: argparse.Namespace, command: str) -> ImageRequest:
@@ -191,12 +195,15 @@ def read_method(args: argparse.Namespace, none_allowed: bool = False) -> MergeCo
     for name in NAMES:
         if args.method == name:
             if settings or args.ratio is not None:
-                raise UsageError(f"{name} is a preset, which has all its options: leave out --ratio and --set.")
+                raise UsageError(
+                    f"{name} is a preset, which has all its options: leave out --ratio and --set, or name a method."
+                )
             return name
     if args.method == NO_METHOD:
         if not none_allowed:
             raise UsageError(
-                f"--method is {NO_METHOD!r}, and this command is about merging: use one of {_listed(METHODS)}."
+                f"--method is {NO_METHOD!r}, and this command is about merging: use one of "
+                f"{', '.join([*NAMES, *METHODS])}."
             )
         if args.ratio is not None or settings:
             raise UsageError(f"--method {NO_METHOD} merges nothing: leave out --ratio and --set, or name a method.")
@@ -298,7 +305,3 @@ def read_whole(name: str, text: str, least: int, most: int) -> int:
     if not least <= value <= most:
         raise UsageError(f"{name} is {text!r}: it takes a whole number from {least} to {most}.")
     return value
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

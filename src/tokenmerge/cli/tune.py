@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmerge.cli import options
+from tokenmerge.cli.files import reason
 from tokenmerge.errors import UsageError
 
 MOST_PROMPTS = 1000
@@ -90,7 +91,7 @@ def _prompts(args: argparse.Namespace) -> list[str]:
         try:
             lines = Path(args.file).expanduser().read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--prompts {args.file} cannot be read ({error}): give a text file.") from None
+            raise UsageError(f"--prompts {args.file} cannot be read ({reason(error)}): give a text file.") from None
         prompts += [line.strip() for line in lines if line.strip()]
     if not 0 < len(prompts) <= MOST_PROMPTS:
         raise UsageError(

@@ -17,7 +17,7 @@ from tokenmerge.config.checks import check_choice, check_flag, check_names, chec
 from tokenmerge.config.correction import FullSteps, read_correction
 from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.config.ratio import Ratio, is_ratio, moments, ratio_at, stored_ratio, varies
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, nearest
 
 Scope = Literal["site", "block", "stack"]
 Keys = Literal["merged", "all", "sampled"]
@@ -211,7 +211,9 @@ class MergeConfig:
         name = values.pop("method", cls.__name__)
         method = MergeConfig._methods.get(name) if isinstance(name, str) else None
         if method is None:
-            raise ConfigError(f"method {name!r} is not known: use one of {listed(MergeConfig._methods)}.")
+            near = nearest(name, MergeConfig._methods)
+            meant = f"did you mean {near!r}? Otherwise " if near else ""
+            raise ConfigError(f"method {name!r} is not known: {meant}use one of {listed(MergeConfig._methods)}.")
         return method.build(values)
 
     @classmethod

@@ -61,6 +61,6 @@ def read_correction(value: Any) -> FullSteps | None:
     if not isinstance(value, dict):
         raise ConfigError(
             f"correction is {value!r}: it takes FullSteps(every=6, within=0.35), or None for no correction. On the "
-            f'command line write {{"every": 6}}.'
+            f"command line put it in quotes: --set 'correction={{\"every\": 6}}'."
         )
     return FullSteps(**value)

@@ -20,12 +20,16 @@ from tokenmerge.models.published_videos import VIDEO_MODELS
 
 ARCHITECTURES: dict[str, Architecture] = {**UNETS, **IMAGE_MODELS, **VIDEO_MODELS}
 
+OTHERWISE = "`tokenmerge explain --help` lists those that it can."
+
 
 def architecture(name: str) -> Architecture:
     """The architecture of that name; an unknown name is an error that suggests one."""
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
-    raise ConfigError(f"{name!r} is not an architecture that tokenmerge can build: {hint(name, ARCHITECTURES)}")
+    raise ConfigError(
+        f"{name!r} is not an architecture that tokenmerge can build: {hint(name, ARCHITECTURES, OTHERWISE)}"
+    )
 
 
 def build(

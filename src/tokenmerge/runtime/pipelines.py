@@ -6,6 +6,7 @@ loaded can run anything.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,8 @@ def local_folder(name: str, architectures: Iterable[str] = ()) -> Path | None:
     if not name.strip():
         raise ModelLoadError("no model is named: give a folder, a hub id such as org/model, or an embedded model.")
     path = Path(name).expanduser()
+    if (hub_id := hub_id_in(name)) is not None:
+        raise ModelLoadError(f"{name} is an address: give the model's id on the hub, {hub_id}, or a local folder.")
     if path.is_dir():
         if not (path / INDEX).is_file():
             raise ModelLoadError(
@@ -152,9 +155,22 @@ def local_folder(name: str, architectures: Iterable[str] = ()) -> Path | None:
     return None
 
 
+def hub_id_in(name: str) -> str | None:
+    """The id in the address of a model's page on a hub; None for what is no such address.
+
+    >>> hub_id_in("https://huggingface.co/org/model/tree/main")
+    'org/model'
+    """
+    found = re.match(r"https?://[^/]+/([^/?#]+/[^/?#]+)", name)
+    return found[1] if found else None
+
+
 def _near(name: str, known: list[str]) -> str:
-    """A question that names what was probably meant; empty if nothing is called like it."""
-    near = nearest(name, known)
+    """A question that names what was probably meant, also by a model's title; empty if nothing is called like it."""
+    titles = {ARCHITECTURES[word].title.lower(): word for word in known if word in ARCHITECTURES}
+    words = re.sub(r"[-_ ]+", " ", name).lower()
+    begins = next((title for title in titles if title.startswith(words)), None)
+    near = nearest(name, known) or titles.get(begins or nearest(words, titles) or "")
     return f"did you mean {near}? Otherwise " if near else ""
 
 

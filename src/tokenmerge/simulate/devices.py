@@ -39,7 +39,11 @@ def read_devices(path: Path = TABLE) -> dict[str, Device]:
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({(error.strerror or str(error)).lower()}): check the path."
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as a table of devices: {error}.") from None
     return {name: _device(name, values) for name, values in tables.items()}
 
