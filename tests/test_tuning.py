@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tokenmerge as tm
+from tokenmerge.autotune.generator import check_options
 from tokenmerge.autotune.tune import BudgetError, default_ladder, tune
 from tokenmerge.errors import ConfigError, UnsupportedModelError
 from tokenmerge.runtime.fidelity import fidelity
@@ -126,6 +127,11 @@ def test_the_default_ladder_keeps_what_fits(pipe: Any, monkeypatch: pytest.Monke
         (["a cat"], {"candidates": []}, "no candidate"),
         (["a cat"], {"candidates": ["balancd"]}, "preset 'balancd' is not known"),
         (["a cat"], {"candidates": [0.5]}, "config is 0.5: give the name of a preset"),
+        (["a cat"], {"candidates": [tm.ToMA]}, r"that is the class, so write ToMA\(\)"),
+        (["a cat"], {"candidates": [{"method": "ToMA"}]}, "MergeConfig.from_dict"),
+        (["a cat"], {"candidates": ["toma"]}, r"use one of 'quality', .* or give a method"),
+        ([3], {}, "a prompt is 3: a pipeline takes a text"),
+        (["a cat"], {"num_inference_steps": 0}, "num_inference_steps is 0"),
     ],
 )
 def test_wrong_values_are_refused_before_anything_is_drawn(pipe: Any, prompts: Any, more: Any, words: str) -> None:
@@ -133,8 +139,17 @@ def test_wrong_values_are_refused_before_anything_is_drawn(pipe: Any, prompts: A
         tune(pipe, prompts, **{**OPTIONS, **more})
 
 
+def test_an_argument_that_the_pipeline_does_not_take_is_refused() -> None:
+    class Pipeline:
+        def __call__(self, prompt: str, num_inference_steps: int = 50) -> None: ...
+
+    check_options(Pipeline(), {"num_inference_steps": 4})
+    with pytest.raises(ConfigError, match="Pipeline takes no argument 'num_steps': did you mean num_inference_steps"):
+        check_options(Pipeline(), {"num_steps": 4})
+
+
 def test_what_is_no_pipeline_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="pipeline"):
+    with pytest.raises(UnsupportedModelError, match="'sdxl' is a name: load the model first"):
         tune("sdxl", ["a cat"])
 
 

@@ -147,11 +147,20 @@ def config_of(config: Any, pipeline_or_model: Any, merge_tokens: bool = False) -
         return preset(config, pipeline_or_model, merge_tokens)  # type: ignore[arg-type]
     config = config.config if isinstance(config, Worthwhile) else config
     if not isinstance(config, MergeConfig) or type(config) is MergeConfig:
-        raise ConfigError(
-            f"config is {config!r}: give the name of a preset, such as 'quality', or a method with its options, such "
-            f"as tokenmerge.ToMA(ratio=0.5)."
-        )
+        raise ConfigError(f"config is {config!r}: {_what_to_give(config)}")
     return config
+
+
+def _what_to_give(config: object) -> str:
+    """What to give in the place of something that is no config."""
+    if isinstance(config, type) and issubclass(config, MergeConfig) and config is not MergeConfig:
+        return f"that is the class, so write {config.__name__}() for its defaults."
+    if isinstance(config, dict):
+        return "read a saved config with tokenmerge.MergeConfig.from_dict(...) first."
+    return (
+        "give the name of a preset, such as 'quality', or a method with its options, such as "
+        "tokenmerge.ToMA(ratio=0.5)."
+    )
 
 
 def _timeline_of(pipeline_or_model: Any, steps: int | None) -> TimelineOf | None:
@@ -192,7 +201,7 @@ def merged(
 
 
 def _is_compiled(pipeline_or_model: Any) -> bool:
-    """Has torch.compile been used on a denoiser, as a whole or on modules in it?"""
+    """Whether torch.compile has been used on a denoiser, as a whole or on modules in it."""
     given = [pipeline_or_model, *(getattr(pipeline_or_model, name, None) for name in DENOISERS)]
     return any(hasattr(model, "_orig_mod") for model in given) or any(
         module._compiled_call_impl is not None
@@ -207,6 +216,11 @@ def denoisers_of(pipeline_or_model: Any) -> list[nn.Module]:
         return [getattr(pipeline_or_model, "_orig_mod", pipeline_or_model)]
     found = [getattr(pipeline_or_model, name, None) for name in DENOISERS]
     models = [getattr(model, "_orig_mod", model) for model in found if isinstance(model, nn.Module)]
+    if isinstance(pipeline_or_model, str):
+        raise UnsupportedModelError(
+            f"{pipeline_or_model!r} is a name: load the model first, such as with "
+            f"diffusers.DiffusionPipeline.from_pretrained, and give that pipeline."
+        )
     if not models:
         raise UnsupportedModelError(
             f"{type(pipeline_or_model).__name__} is neither a torch model nor a pipeline with a unet or transformer: "

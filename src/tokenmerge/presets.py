@@ -14,7 +14,7 @@ from torch import nn
 from tokenmerge.api import denoisers_of
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.correction import FullSteps
-from tokenmerge.errors import ConfigError
+from tokenmerge.errors import ConfigError, hint
 from tokenmerge.methods.sampled_keys import SampledKeys
 from tokenmerge.methods.skip_steps import SkipSteps
 from tokenmerge.methods.tile_mean import TileMean
@@ -54,7 +54,8 @@ def preset(name: Name, model: Any, merge_tokens: bool = False) -> MergeConfig:
     >>> handle = apply(pipe, "quality")  # the same  # doctest: +SKIP
     """
     if name not in NAMES:
-        raise ConfigError(f"preset {name!r} is not known: use one of {', '.join(map(repr, NAMES))}.")
+        otherwise = f"use one of {', '.join(map(repr, NAMES))}, or give a method, such as tokenmerge.ToMA(ratio=0.5)."
+        raise ConfigError(f"preset {name!r} is not known: {hint(name, NAMES, otherwise)}")
     denoiser: nn.Module = denoisers_of(model)[0]
     family = family_of(denoiser)
     if merge_tokens:

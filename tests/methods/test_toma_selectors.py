@@ -50,7 +50,7 @@ def test_a_selector_is_given_the_padding():
 
 def test_a_selector_that_gives_something_else_is_an_error():
     config = ToMA(ratio=0.5, selector=lambda similarity, count, available: torch.arange(count))
-    with pytest.raises(ConfigError, match=r"selector gave indices of shape \(8,\).*here \(2, 4, 8\)"):
+    with pytest.raises(ConfigError, match=r"selector returned indices of shape \(8,\).*here \(2, 4, 8\)"):
         config.plan(torch.randn(2, 64, 5), config.layout((8, 8)), BlockContext("block", 0, 1), None)
 
 

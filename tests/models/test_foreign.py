@@ -276,5 +276,11 @@ def test_an_unknown_class_names_the_nearest_family_and_the_recipe() -> None:
         kind = type(name, (nn.Module,), {})
         with pytest.raises(UnsupportedModelError, match=rf"nearest that it knows is .* \({nearest}\)"):
             tm.apply(kind(), TILES)
-    with pytest.raises(UnsupportedModelError, match=r"Linear.*none is called like it: .*PixArt.*check_family"):
+    with pytest.raises(UnsupportedModelError, match=r"Linear.*none is called like it: docs/models.md.*check_family"):
         tm.apply(nn.Linear(2, 2), TILES)
+
+
+@pytest.mark.parametrize(("family", "said"), [(3, "extending.md"), (FlowFamily, r"write FlowFamily\(\)")])
+def test_what_is_no_family_is_not_registered(family: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        tm.register_family(family)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,9 +11,10 @@ from typing import Any
 import torch
 
 from tokenmerge.api import Handle, denoisers_of
+from tokenmerge.config.checks import check_whole
 from tokenmerge.engine.arguments import shapes_of_call
 from tokenmerge.engine.clock import Clock as TimestepReader
-from tokenmerge.errors import ConfigError, UnsupportedModelError
+from tokenmerge.errors import ConfigError, UnsupportedModelError, hint
 from tokenmerge.models import family_of
 from tokenmerge.models.arguments import argument_names, named_arguments
 from tokenmerge.runtime.generation import generate
@@ -35,13 +37,16 @@ class PipelineGenerator:
                 f"{type(pipe).__name__} generates no images by itself: give the pipeline it is in, or generate=, a "
                 f"function of a prompt and a seed that returns an image or a tensor."
             )
+        check_options(pipe, options)
         self.pipe, self.options = pipe, options
 
     def warm_up(self, prompt: Any, seed: int) -> None:
         """The first call finds everything cold."""
+        check_prompt(prompt)
         generate(self.pipe, prompt, seed, **{**self.options, "num_inference_steps": 1})
 
     def timed(self, prompt: Any, seed: int) -> tuple[Any, float]:
+        check_prompt(prompt)
         return generate(self.pipe, prompt, seed, **self.options)
 
     def work(self, handle: Handle) -> float:
@@ -58,6 +63,25 @@ class PipelineGenerator:
             yield
         finally:
             self.pipe.set_progress_bar_config(**(before or {}))
+
+
+def check_options(pipe: Any, options: dict[str, Any]) -> None:
+    """Refuse what the pipeline's call does not take, before anything is generated."""
+    if "num_inference_steps" in options:
+        check_whole("num_inference_steps", options["num_inference_steps"], least=1)
+    parameters = inspect.signature(pipe.__call__).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in options:
+        if name not in parameters:
+            advice = hint(name, parameters, "its documentation lists its arguments.")
+            raise ConfigError(f"{type(pipe).__name__} takes no argument {name!r}: {advice}")
+
+
+def check_prompt(prompt: Any) -> None:
+    """None stands for a prompt that is given otherwise, such as by `prompt_embeds`."""
+    if prompt is not None and not isinstance(prompt, str | list):
+        raise ConfigError(f"a prompt is {prompt!r}: a pipeline takes a text, such as 'red apple'.")
 
 
 class FunctionGenerator:

@@ -130,15 +130,15 @@ def _check_indices(selected: Any, shape: tuple[int, ...], candidates: int) -> No
         )
     if selected.shape != shape:
         raise ConfigError(
-            f"selector gave indices of shape {tuple(selected.shape)}: for {shape[-1]} of {candidates} candidates it "
-            f"must return (samples, regions, {shape[-1]}), here {shape}."
+            f"selector returned indices of shape {tuple(selected.shape)}: for {shape[-1]} of {candidates} candidates "
+            f"it must return (samples, regions, {shape[-1]}), here {shape}."
         )
     if selected.dtype != torch.long:
-        raise ConfigError(f"selector gave indices of type {selected.dtype}: they must be torch.long.")
+        raise ConfigError(f"selector returned indices of type {selected.dtype}: they must be torch.long.")
     if selected.is_meta or torch.compiler.is_compiling():
         return  # there is nothing to look at yet
     if selected.numel() and not 0 <= int(selected.min()) <= int(selected.max()) < candidates:
         raise ConfigError(
-            f"selector gave indices from {int(selected.min())} to {int(selected.max())}: a region has {candidates} "
+            f"selector returned indices from {int(selected.min())} to {int(selected.max())}: a region has {candidates} "
             f"candidates, counted from 0."
         )

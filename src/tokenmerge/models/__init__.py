@@ -7,7 +7,7 @@ import re
 
 from torch import nn
 
-from tokenmerge.errors import UnsupportedModelError
+from tokenmerge.errors import ConfigError, UnsupportedModelError
 from tokenmerge.models.allegro import AllegroFamily
 from tokenmerge.models.auraflow import AuraFlowFamily
 from tokenmerge.models.base import Family, is_a
@@ -111,6 +111,9 @@ for _family in FAMILIES:
 
 def register_family(family: Family) -> None:
     """Make `apply` know one more family of models; a later one goes before earlier ones."""
+    if not isinstance(family, Family):
+        made = f"write {family.__name__}()" if isinstance(family, type) else "docs/extending.md has the recipe"
+        raise ConfigError(f"family is {family!r}: it takes an object of a class derived from Family, so {made}.")
     FAMILIES.insert(0, family)
 
 
@@ -133,14 +136,17 @@ def family_of(model: nn.Module) -> Family:
 
 
 def _nearest(class_name: str) -> str:
-    """A sentence that names the family whose class is called most alike, and some that are known."""
+    """A sentence that names the family whose class is called most alike, or says where they are listed."""
     classes = {family.class_name: family.name for family in FAMILIES if family.class_name}
     stems = {_stem(known): known for known in reversed(classes)}  # of two with one stem, the family listed first
     near = difflib.get_close_matches(class_name, classes, n=1, cutoff=0.6)
     near = near or [stems[stem] for stem in difflib.get_close_matches(_stem(class_name), stems, n=1, cutoff=0.7)]
     if near:
         return f"The nearest that it knows is {classes[near[0]]} ({near[0]})."
-    return f"It knows {len(classes)} families, and none is called like it: {'; '.join(classes.values())}."
+    return (
+        f"It knows {len(classes)} families, and none is called like it: docs/models.md lists them, and "
+        f"`tokenmerge explain --help` names models."
+    )
 
 
 def _stem(class_name: str) -> str:

@@ -192,7 +192,7 @@ class Family:
     known_residuals: bool = False
 
     def recognises(self, model: nn.Module) -> bool:
-        """Is this model one of the family?"""
+        """Whether this model is one of the family."""
         return is_a(model, self.class_name)
 
     @property
