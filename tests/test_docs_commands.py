@@ -37,7 +37,6 @@ ELSEWHERE = {
     # The wheel of this folder, by `make package`.
     "pip install .": ("Makefile", "$$(ls $(CURDIR)/dist/*.whl)"),
     "pip install .[web]": ("Makefile", "dist/*.whl)[web]"),
-    "pip install tokenmerge[web]": ("Makefile", "dist/*.whl)[web]"),
     # On tiny models instead of full-size ones.
     "tokenmerge bench --model sdxl --submit sdxl.json": ("tests/bench/test_bench_submit.py", "submission("),
     "tokenmerge explain --model sdxl --measure": ("tests/cli/test_cli_explain.py", "--measure"),
@@ -50,7 +49,8 @@ BY_HAND = {
     "tokenmerge bench --compile": "times a compiled Stable Diffusion for many minutes",
     "make screenshots": "generates for minutes, and its result is looked at",
     "python tests/integrations/comfyui/take_screenshots.py": "the same, in ComfyUI's environment",
-    "pip install tokenmerge[bench]": "needs a published package",
+    "pip install peft": "installs a package of others; the tests have it",
+    "pip install .[ray]": "the same",
     "cd ComfyUI/custom_nodes": "needs the user's ComfyUI; tests/integrations loads the folder as ComfyUI does",
     "git clone <this repository> tokenmerge": "the same",
     "pip install -r tokenmerge/requirements.txt": "the same",
