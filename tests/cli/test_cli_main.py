@@ -10,7 +10,7 @@ import pytest
 from command_runs import SMALL, Run
 
 from tokenmerge.cli import generate
-from tokenmerge.cli.main import build_parser
+from tokenmerge.cli.main import COMMANDS, build_parser
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,9 +21,19 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"generate", "compare", "explain", "bench", "eval"} <= shown
 
 
+@pytest.mark.parametrize("command", [module.rpartition(".")[2] for module in COMMANDS])
+def test_help_fits_a_terminal(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["eval" if command == "evaluate" else command, "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
 def test_help_needs_no_diffusers() -> None:
     code = (
-        "import sys; from tokenmerge.cli.main import build_parser; build_parser().format_help(); "
+        "import sys; from tokenmerge.cli.main import COMMANDS, build_parser; build_parser().format_help(); "
         "sys.exit('diffusers' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -31,8 +31,8 @@ In every repeat each method has its turn on the same model, so that noise hits a
   tokenmerge bench --model flux --blocks 1,2          a Flux cut down to 1 double and 2 single blocks
   tokenmerge bench ops                                merge, unmerge and selection alone
   tokenmerge bench scaling                            one block of SDXL from 512 to 2048 px
-  tokenmerge bench --model sdxl generation --count-only   whole generations against fewer steps and caches
-  tokenmerge bench --model sdxl --submit sdxl.json    presets on your GPU, in a file to attach to an issue
+  tokenmerge bench --model sdxl generation --count-only   whole generations, and rivals
+  tokenmerge bench --model sdxl --submit sdxl.json    presets on your GPU, in a file for an issue
   tokenmerge bench table                              put the results in benchmarks/ into its README.md
 """
 MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "tile-mean", "lower-bound")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenmerge.cli.options import add_pickle_option
+from tokenmerge.cli.options import HelpFormatter, add_pickle_option
 from tokenmerge.errors import UsageError
 from tokenmerge.eval import require_packages
 from tokenmerge.runtime.plain_text import shown_plainly
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tokenmerge.eval.experiment import Experiment
 
 DESCRIPTION = """\
-Makes the same prompt-seed pairs with every variant of an experiment and with none, measures quality and time, and
-writes images, records, tables, figures and a page (report.html) into one folder. Stopped or killed, it goes on where it
-was when the same command is given again.
+Generates the same prompt-seed pairs unmerged and with every variant of an experiment. Measures quality and time, and \
+writes images, records, tables, figures and a page (report.html) into one folder. A run that was stopped or killed \
+continues when the same command is given again.
 
   tokenmerge eval experiments/toma_table_1.toml --out runs/table1 --limit 8
-  tokenmerge eval experiments/toma_table_1.toml --out runs/sdxl --model stabilityai/stable-diffusion-xl-base-1.0 \\
-      --size 1024 --steps 50 --prompts prompts.csv --column prompt
+  tokenmerge eval experiments/toma_table_1.toml --out runs/sdxl --size 1024 --steps 50 \\
+      --model stabilityai/stable-diffusion-xl-base-1.0 --prompts prompts.csv --column prompt
 """
 
 
@@ -35,11 +35,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "eval",
         help="compare methods on many prompts: quality, time, tables, a page",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", type=Path, help="an experiment file (.toml)")
-    parser.add_argument("--out", metavar="FOLDER", type=Path, required=True, help="the run's folder; made if need be")
-    group = parser.add_argument_group("in the place of what the experiment says")
+    parser.add_argument(
+        "--out", metavar="FOLDER", type=Path, required=True, help="the run's folder, created if missing"
+    )
+    group = parser.add_argument_group("instead of what the experiment says")
     group.add_argument("--model", metavar="MODEL", help="folder of a diffusers model, hub id, or an embedded model")
     group.add_argument("--prompts", metavar="FILE", type=Path, help="a .txt, .csv or .parquet file of prompts")
     group.add_argument("--column", metavar="NAME", help="the column of a csv or parquet file that holds the prompts")

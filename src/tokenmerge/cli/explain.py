@@ -17,7 +17,8 @@ LARGEST_BATCH = 64
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    rows = [f"  {name.ljust(12)}  {known.title}" for name, known in ARCHITECTURES.items()]
+    width = max(map(len, ARCHITECTURES))
+    rows = [f"  {name.ljust(width)}  {known.title}" for name, known in ARCHITECTURES.items()]
     models = "\n".join(["models:", *rows, "  or anything that `tokenmerge generate --model` takes"])
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "explain",
@@ -27,7 +28,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         epilog=f"{models}\n\n{options.methods_listed()}",
         formatter_class=options.HelpFormatter,
     )
-    parser.add_argument("--model", metavar="MODEL", help="sd15, sdxl, flux, ... (below), a folder or a hub id")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="sd15, sdxl, flux, ... (below), a folder or a hub id (default: an embedded model)",
+    )
     parser.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels (default: what the model was made for)")
     parser.add_argument(
         "--batch", default="1", metavar="N", help="images at once; guidance doubles them in most models (default: 1)"
@@ -35,7 +40,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps",
         metavar="N",
-        help="of the image; with few steps more of them run full, and less is saved (default: many)",
+        help="denoising steps; with few of them more run full, and less is saved (default: many)",
     )
     options.add_method_options(parser)
     parser.add_argument(

@@ -40,7 +40,7 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """What to generate, and how."""
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to generate, in quotes")
     group = parser.add_argument_group("the image")
-    group.add_argument("--negative", metavar="PROMPT", help="what not to generate, where the model takes that")
+    group.add_argument("--negative", metavar="PROMPT", help="what not to generate, if the model takes one")
     group.add_argument(
         "--seed", default="0", metavar="N", help="start of the noise; the same seed gives the same image"
     )
@@ -56,7 +56,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="MODEL",
         help="folder of a diffusers model, hub id, an embedded model (emoji-sd, emoji-sd-4, photo-flux) "
-        "or tiny-random (default: emoji-sd where its weights are installed, else tiny-random)",
+        "or tiny-random (default: emoji-sd if its weights are installed, else tiny-random)",
     )
     group.add_argument("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 or mps (default: the best there is)")
     group.add_argument(
@@ -104,7 +104,7 @@ def add_method_options(parser: argparse.ArgumentParser, none_allowed: bool = Fal
     group.add_argument(
         "--config",
         metavar="FILE",
-        help="a method with its options from a JSON file, as `tokenmerge tune` writes it, in the place of the others",
+        help="a method with its options from a JSON file, as `tokenmerge tune` writes it; replaces the options above",
     )
 
 
@@ -113,7 +113,8 @@ def add_keep_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
         metavar="FILE",
-        help="a black and white image of any size, white where the result must stay sharp (for tile-mean and toma)",
+        help="a black and white image of any size, white where the result must stay sharp (for presets, tile-mean "
+        "and toma)",
     )
 
 

@@ -38,7 +38,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--size", metavar="WIDTHxHEIGHT", help="in pixels (default: what the model was made for)")
     parser.add_argument("--steps", default="28", metavar="N", help="denoising steps (default: 28)")
-    parser.add_argument("--batch", metavar="N", help="rows of a call (default: 2 with guidance, 1 if it is built in)")
+    parser.add_argument(
+        "--batch", metavar="N", help="samples in a call (default: 2 with guidance, 1 if that is built in)"
+    )
     parser.add_argument(
         "--methods",
         default=",".join(PRESETS),

@@ -15,7 +15,7 @@ MOST_PROMPTS = 1000
 
 DESCRIPTION = """\
 Generates your prompts unmerged, then with one config after the other, the one with the least work first, and stops at \
-the first whose images are close enough. Write it down with --out and use it with --config.
+the first whose images are close enough. Save it with --out and use it with --config.
 
   tokenmerge tune "red apple" "old boat" --min-psnr 30 --out config.json
   tokenmerge generate "green pear" --config config.json
