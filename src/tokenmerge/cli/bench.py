@@ -28,7 +28,7 @@ In every repeat each method has its turn on the same model, so that noise hits a
 
   tokenmerge bench                                    Stable Diffusion 1.5 at 512 px
   tokenmerge bench --model sdxl --ratios 0.5 --out sdxl.json --plot sdxl.svg
-  tokenmerge bench --model flux --blocks 1,2          a Flux cut down to 1 double and 2 single blocks
+  tokenmerge bench --model flux --blocks 1,2          a Flux of 1 double and 2 single blocks
   tokenmerge bench ops                                merge, unmerge and selection alone
   tokenmerge bench scaling                            one block of SDXL from 512 to 2048 px
   tokenmerge bench --model sdxl generation --count-only   whole generations, and rivals
