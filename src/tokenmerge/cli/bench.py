@@ -33,7 +33,7 @@ In every repeat each method has its turn on the same model, so that noise hits a
   tokenmerge bench scaling                            one block of SDXL from 512 to 2048 px
   tokenmerge bench --model sdxl generation --count-only   whole generations, and rivals
   tokenmerge bench --model sdxl --submit sdxl.json    presets on your GPU, in a file for an issue
-  tokenmerge bench table                              put the results in benchmarks/ into its README.md
+  tokenmerge bench table                              put results into benchmarks/README.md
 """
 MODEL_METHODS = ("none", "tomesd-package", "toma", "toma-stack", "tile-mean", "lower-bound")
 SCALING_METHODS = ("none", "tomesd-package", "toma", "toma-stack")
