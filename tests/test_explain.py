@@ -92,6 +92,16 @@ def test_it_is_plain_json_and_a_table(unet: TinyModel) -> None:
     assert "256 -> 128" in str(explanation)
 
 
+def test_skipped_steps_alone_are_not_described_as_merging(unet: TinyModel) -> None:
+    with tm.merged(unet.build(), tm.SkipSteps()) as handle:
+        text = " ".join(str(handle.explain(size=(128, 128), steps=1)).split())
+    assert "no token is merged" in text
+    assert "at a computed step): 0.0% saved" in text
+    assert "over 1 step (" in text
+    assert "ratio 0" not in text
+    assert "selecting" not in text
+
+
 def test_explaining_leaves_the_model_alone(unet: TinyModel) -> None:
     model = unet.build()
     before = {name: value.clone() for name, value in model.state_dict().items()}

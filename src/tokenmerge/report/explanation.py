@@ -147,19 +147,17 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     blocks = [_merged_table(merged)] if merged else []
     blocks += ["\n".join(left_alone)] if left_alone else []
     work = model.multiply_adds
-    full = f", {_giga(work.full)} at a full step" if work.full != work.unmerged else ""
     by_noise = config.correction is not None and config.correction.within is not None
     many = "over many steps" if by_noise else "on average"
-    steps = many if model.steps is None else f"over {model.steps} steps"
+    steps = many if model.steps is None else f"over {_counted(model.steps)}"
     lines = [
-        f"{type(config).__name__} on {model.model}: ratio {ratio_text(config.ratio)}, merged per "
-        f"{config.scope}, one plan per {config.share}",
+        f"{type(config).__name__} on {model.model}: {_how(config)}",
         *(line for block in blocks for line in ("", block)),
         "",
         f"schedule: {_schedule(config)}",
-        f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, {_giga(work.average)} merged {steps} "
-        f"({_giga(work.steady)} steady, {_giga(work.select)} when selecting{full}): {work.saving:.1%} saved, "
-        f"at best {work.unmerged / work.average:.2f}x",
+        f"multiply-adds of one call: {_giga(work.unmerged)} unmerged, "
+        f"{_giga(work.average)}{' merged' if config.merges_tokens else ''} {steps} ({_kinds_of_steps(config, work)}): "
+        f"{work.saving:.1%} saved, at best {work.unmerged / work.average:.2f}x",
     ]
     lines.append(f"attention: {model.attention or 'no mask is added, so every kernel stays usable'}")
     if model.cached_bytes:
@@ -169,6 +167,21 @@ def _text(config: MergeConfig, model: ModelReport) -> str:
     if model.measured is not None:
         lines.append(f"measured: {model.measured}")
     return "\n".join(lines)
+
+
+def _how(config: MergeConfig) -> str:
+    """How tokens are merged, if any are."""
+    if not config.merges_tokens:
+        return "no token is merged"
+    return f"ratio {ratio_text(config.ratio)}, merged per {config.scope}, one plan per {config.share}"
+
+
+def _kinds_of_steps(config: MergeConfig, work: MultiplyAdds) -> str:
+    """The multiply-adds of a call at each kind of step."""
+    if not config.merges_tokens:
+        return f"{_giga(work.steady)} at a computed step"
+    full = f", {_giga(work.full)} at a full step" if work.full != work.unmerged else ""
+    return f"{_giga(work.steady)} steady, {_giga(work.select)} when selecting{full}"
 
 
 def _schedule(config: MergeConfig) -> str:
@@ -194,6 +207,10 @@ def _computed_steps(config: MergeConfig) -> str:
 
 def _steps(count: int) -> str:
     return "step" if count == 1 else f"{count} steps"
+
+
+def _counted(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 def _giga(count: float) -> str:
