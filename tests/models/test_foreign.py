@@ -280,7 +280,9 @@ def test_an_unknown_class_names_the_nearest_family_and_the_recipe() -> None:
         tm.apply(nn.Linear(2, 2), TILES)
 
 
-@pytest.mark.parametrize(("family", "said"), [(3, "extending.md"), (FlowFamily, r"write FlowFamily\(\)")])
+@pytest.mark.parametrize(
+    ("family", "said"), [(3, "extending.md"), (object, "extending.md"), (FlowFamily, r"write FlowFamily\(\)")]
+)
 def test_what_is_no_family_is_not_registered(family: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tm.register_family(family)

@@ -112,8 +112,9 @@ for _family in FAMILIES:
 def register_family(family: Family) -> None:
     """Make `apply` know one more family of models; a later one goes before earlier ones."""
     if not isinstance(family, Family):
-        made = f"write {family.__name__}()" if isinstance(family, type) else "docs/extending.md has the recipe"
-        raise ConfigError(f"family is {family!r}: it takes an object of a class derived from Family, so {made}.")
+        meant = isinstance(family, type) and issubclass(family, Family)
+        advice = f"write {family.__name__}()" if meant else "docs/extending.md has the recipe"
+        raise ConfigError(f"family is {family!r}, which is no object of a class derived from Family: {advice}.")
     FAMILIES.insert(0, family)
 
 
