@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -15,4 +15,4 @@ class Architecture:
     pixels: int  # side of the square image it was made for
     config: dict[str, Any]
     # The config entries that `blocks` sets; empty where blocks cannot be cut, as in a UNet.
-    depth: tuple[str, ...] = field(default=())
+    depth: tuple[str, ...] = ()

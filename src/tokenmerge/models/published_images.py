@@ -4,40 +4,8 @@ from __future__ import annotations
 
 from tokenmerge.models.architecture import Architecture
 
-SD3_SHARED = {
-    "sample_size": 128,
-    "patch_size": 2,
-    "in_channels": 16,
-    "out_channels": 16,
-    "attention_head_dim": 64,
-    "joint_attention_dim": 4096,
-    "pooled_projection_dim": 2048,
-    "pos_embed_max_size": 192,
-}
-PIXART_SHARED = {
-    "sample_size": 128,
-    "patch_size": 2,
-    "in_channels": 4,
-    "out_channels": 8,
-    "num_layers": 28,
-    "num_attention_heads": 16,
-    "attention_head_dim": 72,
-    "cross_attention_dim": 1152,
-    "caption_channels": 4096,
-    "interpolation_scale": 2,
-}
-FLUX_SHARED = {
-    "patch_size": 1,
-    "in_channels": 64,
-    "num_layers": 19,
-    "num_single_layers": 38,
-    "attention_head_dim": 128,
-    "num_attention_heads": 24,
-    "joint_attention_dim": 4096,
-    "pooled_projection_dim": 768,
-    "axes_dims_rope": (16, 56, 56),
-}
-
+SD3_MEDIUM = {"num_layers": 24, "num_attention_heads": 24, "caption_projection_dim": 1536, "pos_embed_max_size": 192}
+PIXART = {"num_layers": 28, "caption_channels": 4096, "interpolation_scale": 2}
 KLEIN = {"guidance_embeds": False}
 # The entries by which blocks can be cut.
 LAYERS, FLUX = ("num_layers",), ("num_layers", "num_single_layers")
@@ -47,32 +15,23 @@ IMAGE_MODELS: dict[str, Architecture] = {
         "PixArt-alpha, 1024 px",
         "PixArtTransformer2DModel",
         1024,
-        {**PIXART_SHARED, "use_additional_conditions": True},
+        {**PIXART, "use_additional_conditions": True},
         LAYERS,
     ),
     "pixart-sigma": Architecture(
         "PixArt-Sigma, 1024 px",
         "PixArtTransformer2DModel",
         1024,
-        {**PIXART_SHARED, "use_additional_conditions": False},
+        {**PIXART, "use_additional_conditions": False},
         LAYERS,
     ),
-    "sd3-medium": Architecture(
-        "Stable Diffusion 3 medium",
-        "SD3Transformer2DModel",
-        1024,
-        {**SD3_SHARED, "num_layers": 24, "num_attention_heads": 24, "caption_projection_dim": 1536},
-        LAYERS,
-    ),
+    "sd3-medium": Architecture("Stable Diffusion 3 medium", "SD3Transformer2DModel", 1024, SD3_MEDIUM, LAYERS),
     "sd35-medium": Architecture(
         "Stable Diffusion 3.5 medium",
         "SD3Transformer2DModel",
         1024,
         {
-            **SD3_SHARED,
-            "num_layers": 24,
-            "num_attention_heads": 24,
-            "caption_projection_dim": 1536,
+            **SD3_MEDIUM,
             "qk_norm": "rms_norm",
             "dual_attention_layers": tuple(range(13)),
             "pos_embed_max_size": 384,
@@ -84,11 +43,11 @@ IMAGE_MODELS: dict[str, Architecture] = {
         "SD3Transformer2DModel",
         1024,
         {
-            **SD3_SHARED,
             "num_layers": 38,
             "num_attention_heads": 38,
             "caption_projection_dim": 2432,
             "qk_norm": "rms_norm",
+            "pos_embed_max_size": 192,
         },
         LAYERS,
     ),
@@ -96,15 +55,11 @@ IMAGE_MODELS: dict[str, Architecture] = {
         "Flux.1 dev",
         "FluxTransformer2DModel",
         1024,
-        {**FLUX_SHARED, "guidance_embeds": True},
+        {"num_layers": 19, "num_single_layers": 38, "guidance_embeds": True},
         FLUX,
     ),
     "flux-schnell": Architecture(
-        "Flux.1 schnell",
-        "FluxTransformer2DModel",
-        1024,
-        {**FLUX_SHARED, "guidance_embeds": False},
-        FLUX,
+        "Flux.1 schnell", "FluxTransformer2DModel", 1024, {"num_layers": 19, "num_single_layers": 38}, FLUX
     ),
     "flux2": Architecture(
         "Flux.2 dev", "Flux2Transformer2DModel", 1024, {"num_layers": 8, "num_single_layers": 48}, FLUX
@@ -123,12 +78,8 @@ IMAGE_MODELS: dict[str, Architecture] = {
         {**KLEIN, "num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288},
         FLUX,
     ),
-    "qwen-image": Architecture(
-        "Qwen-Image", "QwenImageTransformer2DModel", 1328, {"num_layers": 60, "out_channels": 16}, LAYERS
-    ),
-    "qwen-image-edit": Architecture(
-        "Qwen-Image-Edit", "QwenImageTransformer2DModel", 1024, {"num_layers": 60, "out_channels": 16}, LAYERS
-    ),
+    "qwen-image": Architecture("Qwen-Image", "QwenImageTransformer2DModel", 1328, {"num_layers": 60}, LAYERS),
+    "qwen-image-edit": Architecture("Qwen-Image-Edit", "QwenImageTransformer2DModel", 1024, {"num_layers": 60}, LAYERS),
     "sana": Architecture("Sana 1.6B", "SanaTransformer2DModel", 1024, {"num_layers": 20}, LAYERS),
     "auraflow": Architecture(
         "AuraFlow 0.3",
@@ -248,12 +199,9 @@ IMAGE_MODELS: dict[str, Architecture] = {
         {
             "patch_size": 2,
             "in_channels": 16,
-            "num_layers": 16,
-            "num_single_layers": 32,
             "caption_channels": (4096, 4096),
             "llama_layers": (*range(32), *[31] * 16),
             "axes_dims_rope": (64, 32, 32),
-            "max_resolution": (128, 128),
         },
     ),
     "qwen-image-2.1": Architecture("Qwen-Image 2.1", "QwenImage21Transformer2DModel", 1024, {"num_layers": 32}, LAYERS),

@@ -1,4 +1,4 @@
-"""Published configurations of UNets that make images."""
+"""Published configurations of UNets that make images. What is not said is as diffusers makes it by default."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from typing import Any
 
 from tokenmerge.models.architecture import Architecture
 
-ALL_CROSS_ATTENTION = {
-    "down_block_types": ("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
-    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
-    "block_out_channels": (320, 640, 1280, 1280),
-}
 SDXL: dict[str, Any] = {
     "sample_size": 128,
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
@@ -27,22 +22,13 @@ SDXL: dict[str, Any] = {
 
 UNETS: dict[str, Architecture] = {
     "sd15": Architecture(
-        "Stable Diffusion 1.5",
-        "UNet2DConditionModel",
-        512,
-        {
-            **ALL_CROSS_ATTENTION,
-            "sample_size": 64,
-            "cross_attention_dim": 768,
-            "attention_head_dim": 8,
-        },
+        "Stable Diffusion 1.5", "UNet2DConditionModel", 512, {"sample_size": 64, "cross_attention_dim": 768}
     ),
     "sd21": Architecture(
         "Stable Diffusion 2.1",
         "UNet2DConditionModel",
         768,
         {
-            **ALL_CROSS_ATTENTION,
             "sample_size": 96,
             "cross_attention_dim": 1024,
             "attention_head_dim": (5, 10, 20, 20),
@@ -61,7 +47,6 @@ UNETS: dict[str, Architecture] = {
             "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
             "block_out_channels": (384, 768, 1536, 1536),
             "transformer_layers_per_block": 4,
-            "cross_attention_dim": 1280,
             "attention_head_dim": (6, 12, 24, 24),
             "use_linear_projection": True,
             "addition_embed_type": "text_time",

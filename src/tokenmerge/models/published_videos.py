@@ -1,95 +1,46 @@
-"""Published configurations of video models. An entry that is missing from one is as diffusers has it by default."""
+"""Published configurations of video models. What is not said is as diffusers makes it by default."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from tokenmerge.models.architecture import Architecture
 
 LAYERS = ("num_layers",)
-WAN_14B: dict[str, Any] = {
-    "patch_size": (1, 2, 2),
-    "num_attention_heads": 40,
-    "attention_head_dim": 128,
-    "in_channels": 16,
-    "out_channels": 16,
-    "text_dim": 4096,
-    "freq_dim": 256,
-    "ffn_dim": 13824,
-    "num_layers": 40,
-    "cross_attn_norm": True,
-    "rope_max_seq_len": 1024,
-}
-WAN_1B = {**WAN_14B, "num_attention_heads": 12, "ffn_dim": 8960, "num_layers": 30}
-WAN_IMAGE = {"in_channels": 36, "image_dim": 1280, "added_kv_proj_dim": 5120}
-COGVIDEOX_2B: dict[str, Any] = {
-    "num_attention_heads": 30,
-    "attention_head_dim": 64,
-    "in_channels": 16,
-    "out_channels": 16,
-    "time_embed_dim": 512,
-    "text_embed_dim": 4096,
-    "num_layers": 30,
-    "sample_width": 90,
-    "sample_height": 60,
-    "sample_frames": 49,
-    "patch_size": 2,
-    "max_text_seq_length": 226,
-}
-COGVIDEOX_5B = {
-    **COGVIDEOX_2B,
-    "num_attention_heads": 48,
-    "num_layers": 42,
-    "use_rotary_positional_embeddings": True,
-}
-HUNYUAN_VIDEO: dict[str, Any] = {
-    "in_channels": 16,
-    "out_channels": 16,
-    "num_attention_heads": 24,
-    "attention_head_dim": 128,
-    "num_layers": 20,
-    "num_single_layers": 40,
-    "guidance_embeds": True,
-}
+WAN_14B = {"num_layers": 40}
+WAN_IMAGE = {**WAN_14B, "in_channels": 36, "image_dim": 1280, "added_kv_proj_dim": 5120}
+COGVIDEOX_5B = {"num_attention_heads": 48, "num_layers": 42, "use_rotary_positional_embeddings": True}
 
 VIDEO_MODELS: dict[str, Architecture] = {
-    "wan-1.3b": Architecture("Wan 2.1, 1.3 B", "WanTransformer3DModel", 480, WAN_1B, LAYERS),
-    "wan-14b": Architecture("Wan 2.1 and 2.2, 14 B", "WanTransformer3DModel", 720, WAN_14B, LAYERS),
-    "wan-vace-14b": Architecture(
-        "Wan VACE, 14 B",
-        "WanVACETransformer3DModel",
-        720,
-        {**WAN_14B, "vace_layers": [0, 5, 10, 15, 20, 25, 30, 35], "vace_in_channels": 96},
-    ),
-    "wan-animate-14b": Architecture(
-        "Wan Animate, 14 B",
-        "WanAnimateTransformer3DModel",
-        720,
-        {**WAN_14B, **WAN_IMAGE, "latent_channels": 16},
-    ),
-    "chronoedit-14b": Architecture(
-        "ChronoEdit, 14 B", "ChronoEditTransformer3DModel", 720, {**WAN_14B, **WAN_IMAGE}, LAYERS
-    ),
-    "skyreels-14b": Architecture("SkyReels V2, 14 B", "SkyReelsV2Transformer3DModel", 544, WAN_14B, LAYERS),
-    "ltx-video": Architecture(
-        "LTX-Video, 2 B",
-        "LTXVideoTransformer3DModel",
-        704,
-        {"num_attention_heads": 32, "attention_head_dim": 64, "cross_attention_dim": 2048, "num_layers": 28},
+    "wan-1.3b": Architecture(
+        "Wan 2.1, 1.3 B",
+        "WanTransformer3DModel",
+        480,
+        {"num_attention_heads": 12, "ffn_dim": 8960, "num_layers": 30},
         LAYERS,
     ),
+    "wan-14b": Architecture("Wan 2.1 and 2.2, 14 B", "WanTransformer3DModel", 720, WAN_14B, LAYERS),
+    "wan-vace-14b": Architecture("Wan VACE, 14 B", "WanVACETransformer3DModel", 720, WAN_14B),
+    "wan-animate-14b": Architecture("Wan Animate, 14 B", "WanAnimateTransformer3DModel", 720, WAN_IMAGE),
+    "chronoedit-14b": Architecture("ChronoEdit, 14 B", "ChronoEditTransformer3DModel", 720, WAN_IMAGE, LAYERS),
+    "skyreels-14b": Architecture(
+        "SkyReels V2, 14 B",
+        "SkyReelsV2Transformer3DModel",
+        544,
+        {**WAN_14B, "num_attention_heads": 40, "ffn_dim": 13824},
+        LAYERS,
+    ),
+    "ltx-video": Architecture("LTX-Video, 2 B", "LTXVideoTransformer3DModel", 704, {"num_layers": 28}, LAYERS),
     "ltx2": Architecture("LTX-2, 19 B", "LTX2VideoTransformer3DModel", 768, {"num_layers": 48}, LAYERS),
     "hunyuan-video": Architecture(
         "HunyuanVideo",
         "HunyuanVideoTransformer3DModel",
         720,
-        HUNYUAN_VIDEO,
+        {"num_layers": 20, "num_single_layers": 40},
         ("num_layers", "num_single_layers"),
     ),
     "hunyuan-video-1.5": Architecture(
         "HunyuanVideo 1.5", "HunyuanVideo15Transformer3DModel", 640, {"num_layers": 54}, LAYERS
     ),
-    "cogvideox-2b": Architecture("CogVideoX, 2 B", "CogVideoXTransformer3DModel", 480, COGVIDEOX_2B, LAYERS),
+    "cogvideox-2b": Architecture("CogVideoX, 2 B", "CogVideoXTransformer3DModel", 480, {"num_layers": 30}, LAYERS),
     "cogvideox-5b": Architecture("CogVideoX, 5 B", "CogVideoXTransformer3DModel", 480, COGVIDEOX_5B, LAYERS),
     # Without the face that it follows.
     "consisid": Architecture(
@@ -137,20 +88,17 @@ VIDEO_MODELS: dict[str, Architecture] = {
         "LatteTransformer3DModel",
         512,
         {
-            "num_attention_heads": 16,
             "attention_head_dim": 72,
             "in_channels": 4,
             "out_channels": 8,
             "num_layers": 28,
             "cross_attention_dim": 1152,
             "attention_bias": True,
-            "sample_size": 64,
             "patch_size": 2,
             "activation_fn": "gelu-approximate",
             "norm_type": "ada_norm_single",
             "norm_elementwise_affine": False,
             "caption_channels": 4096,
-            "video_length": 16,
         },
         LAYERS,
     ),
@@ -161,7 +109,7 @@ VIDEO_MODELS: dict[str, Architecture] = {
         "Stable Video Diffusion", "UNetSpatioTemporalConditionModel", 576, {"sample_size": 96, "num_frames": 14}
     ),
     "text-to-video": Architecture(
-        "Text-to-video of ModelScope, 1.7 B", "UNet3DConditionModel", 256, {"sample_size": 32, "attention_head_dim": 64}
+        "Text-to-video of ModelScope, 1.7 B", "UNet3DConditionModel", 256, {"sample_size": 32}
     ),
-    "i2vgen-xl": Architecture("I2VGen-XL", "I2VGenXLUNet", 704, {"sample_size": 64, "attention_head_dim": 64}),
+    "i2vgen-xl": Architecture("I2VGen-XL", "I2VGenXLUNet", 704, {"sample_size": 64}),
 }
