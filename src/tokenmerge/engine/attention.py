@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tokenmerge.config.interfaces import Layout
-from tokenmerge.engine.arguments import TokenArgument, joined, split_pieces
+from tokenmerge.engine.arguments import TokenArgument
+from tokenmerge.engine.carrier import Carrier
 from tokenmerge.engine.compatibility import refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.inner import Asked, InnerAttention, Weights
@@ -37,24 +37,20 @@ class _Called(NamedTuple):
     behind: int
 
 
-class AttentionHook:
-    """Carries out one row at one attention module. Without a row it does nothing."""
+class AttentionHook(Carrier[AttentionRow]):
+    """Hands an attention what its merged tokens stand for."""
 
     def __init__(self, session: Session, name: str, argument: TokenArgument, module: nn.Module) -> None:
         """argument: how the attention is given tokens; read before, because torch.compile cannot follow `inspect`."""
-        self.session = session
-        self._name = name  # made before: torch.compile would make a graph for each name that is made inside a block
+        super().__init__(session, name)
         self._backend = backend_of(module)  # asked before, because torch.compile cannot follow that either
-        self.row: AttentionRow | None = None
         self._acts_inside = False
-        self.group = Group()
-        self.memory: Memory | None = None
         self._argument, self._names = argument, argument.names
         self._inner: InnerAttention | None = None  # entered while the attention runs
         self.is_small = True  # in its last call: too small to gain by doing without a mask
 
-    def hand(self, row: AttentionRow | None, group: Group, memory: Memory | None) -> None:
-        self.row, self.group, self.memory = row, group, memory
+    def hand(self, row: AttentionRow | None, group: Group, memories: dict[int, Memory]) -> None:
+        super().hand(row, group, memories)
         self._acts_inside = row is not None and row.acts_inside
         self.forget_interrupted()
 
@@ -92,7 +88,7 @@ class AttentionHook:
         asked = self._asked(row, called)
         fewer = read is not None or asked is not None
         if mask is not None or fewer:
-            refuse_perturbed(self._name, module)
+            refuse_perturbed(self.name, module)
         weights = None if mask is None else self._weights(row, mask, given, called)
         if fewer or (weights is not None and (row.part.mask == "inside" or not weights.as_mask)):
             self._enter_inner(row, called, args, kwargs, asked, read, weights)
@@ -175,24 +171,15 @@ class AttentionHook:
         queries = self._operators.queries
 
         def spread(answers: Tensor) -> Tensor:
-            text_last = row.part.text == "last"
-            before, grid, behind = split_pieces(answers, row.layout.kept, row.trailing, text_last)
-            grid = unmerge_corrected(queries, grid, self.memory)
-            return joined(before, grid, behind) if row.placement is None else row.placement.joined(before, grid)
+            before, grid, behind = row.pieces(answers, row.layout.kept)
+            return row.rejoined(before, unmerge_corrected(queries, grid, self.memories.get(0)), behind)
 
         return Asked(self._in_sequence(row, queries.destinations, called), spread)
 
     def _record_answers(self, answers: Tensor) -> Tensor:
         row = self.row
         assert row is not None
-        assert self.memory is not None
-        if row.placement is None:
-            grid = split_pieces(answers, row.layout.tokens, row.trailing, row.part.text == "last")[1]
-        else:
-            grid = row.placement.split(answers)[1]
-        if row.reordered and row.layout.regions is not None:
-            grid = row.layout.regions.gather(grid)  # as merged steps have it
-        record_full(self.memory, grid)
+        record_full(self.memories[0], row.in_plan_order(row.given_pieces(answers)[1]))
         return answers
 
     def _in_sequence(self, row: AttentionRow, indices: Tensor, called: _Called) -> Tensor:
@@ -219,7 +206,7 @@ class AttentionHook:
             made = functional.pad(made.to(tokens.dtype), (before, behind))
             return made[:, None] if flat else made[:, None, None]
 
-        made: Tensor = self._derived(("mask", before, behind, flat, tokens.dtype, mass is None), mass, weights)
+        made: Tensor = derived(self.group, ("mask", before, behind, flat, tokens.dtype, mass is None), mass, weights)
         if given is None:
             return made
         given = given[:, None, None] if given.dim() == 2 else given
@@ -255,10 +242,7 @@ class AttentionHook:
 
     def _moved(self, row: AttentionRow, rows: Any) -> Any:
         rows = rows if row.placement is None else row.placement.grid_last(rows)
-        return rows_of_kept(row.block, self.group, rows, row.layout.tokens, row.trailing, self.session)
-
-    def _derived(self, key: Hashable, source: Any, make: Callable[[], Any]) -> Any:
-        return derived(self.group, key, source, make)
+        return rows_of_kept(row, self.group, rows, self.session)
 
 
 def _shortened(mask: Tensor, before: int, behind: int, layout: Layout, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,7 @@ Rows are frozen. `resolve` makes them, spans and hooks carry them out, `explain`
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.interfaces import BlockContext, Layout
+from tokenmerge.engine.arguments import Pieces, joined, split_pieces
 from tokenmerge.engine.placement import Placement
 from tokenmerge.models.base import Block, Part, Stack
 
@@ -59,8 +60,49 @@ Act = Literal["merge", "record", "prepare"]
 Where = Literal["part", "block", "transformer"]  # a run of blocks is a "block" with another last block
 
 
-@dataclass(frozen=True, eq=False)
-class SpanRow:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Row:
+    """What all rows say: whose operators they use, and where the tokens of the grid stand in a sequence."""
+
+    group: Hashable
+    layout: Layout
+    trailing: int
+    part: Part | None = None
+    reordered: bool = False  # merged steps have tokens in region order
+    corrected: bool = False  # it has a memory of merging errors
+    placement: Placement | None = None  # where the grid's tokens are, if they do not end the sequence
+
+    @property
+    def memory_keys(self) -> dict[int, Hashable]:
+        """What it records merging errors under, by their position in an output. Those of one ratio are no other's."""
+        return {}
+
+    @property
+    def memory_outlasts_plans(self) -> bool:
+        return False
+
+    def pieces(self, tokens: Tensor, count: int) -> Pieces:
+        """Tokens before those of the grid, of which there are `count`, and behind them."""
+        return split_pieces(tokens, count, self.trailing, self.part is not None and self.part.text == "last")
+
+    def given_pieces(self, tokens: Tensor) -> Pieces:
+        """The pieces of a sequence as the model has it; inside a merged span the grid's tokens come last."""
+        if self.placement is not None:
+            return *self.placement.split(tokens), None
+        return self.pieces(tokens, self.layout.tokens)
+
+    def rejoined(self, before: Tensor | None, grid: Tensor, behind: Tensor | None) -> Tensor:
+        """A sequence as the model has it, with all tokens of the grid."""
+        return joined(before, grid, behind) if self.placement is None else self.placement.joined(before, grid)
+
+    def in_plan_order(self, grid: Tensor) -> Tensor:
+        """Tokens of the grid in the order in which merged steps have them."""
+        regions = self.layout.regions
+        return regions.gather(grid) if self.reordered and regions is not None else grid
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpanRow(Row):
     """What happens between two points of a stack.
 
     "merge": tokens are merged where the span begins and unmerged where it ends. "record": the output on all tokens is
@@ -71,23 +113,13 @@ class SpanRow:
     where: Where
     first: Block
     last: Block
-    group: Hashable  # whose operators it uses
-    layout: Layout
     context: BlockContext
-    trailing: int
-    part: Part | None = None
     refresh: bool = False  # plans that are due are made here
     gather: bool = False  # tokens are brought into region order where it begins
     scatter: bool = False  # and back into grid order where it ends
     residual: bool = False  # x + U(T(Mx) - Mx), so that what merging blurred stays sharp in x
-    corrected: bool = False  # it has a memory of merging errors
     merges_queries: bool = True  # False: all tokens pass, and fewer keys are read
     separate_keys: bool = False  # its attention is given keys of other tokens than its queries
-    placement: Placement | None = None  # where the grid's tokens are, if they do not end the sequence
-
-    @property
-    def text_last(self) -> bool:
-        return self.part is not None and self.part.text == "last"
 
     @property
     def ends(self) -> bool:
@@ -95,17 +127,41 @@ class SpanRow:
         moved = self.merges_queries or self.placement is not None
         return self.act == "record" or (self.act == "merge" and moved) or self.scatter
 
+    @property
+    def block(self) -> Block:
+        return self.first
 
-@dataclass(frozen=True, eq=False)
-class AttentionRow:
+    @property
+    def name(self) -> str:
+        return self.first.name if self.part is None else self.first.path(self.part)
+
+    @property
+    def positions(self) -> tuple[int | None, ...]:
+        """Which items of the output hold tokens."""
+        return (self.last.output,) if self.part is None else self.part.outputs
+
+    @property
+    def key(self) -> Hashable:
+        """What is the same for the rows of all Programs that the same hooks carry out."""
+        part = None if self.part is None else self.part.module
+        return self.where, self.first.name, self.last.name, part, self.ends
+
+    @property
+    def memory_keys(self) -> dict[int, Hashable]:
+        positions = [position or 0 for position in self.positions if self.corrected]
+        return {position: (self.where, self.name, position, self.layout.kept) for position in positions}
+
+    @property
+    def memory_outlasts_plans(self) -> bool:
+        return self.layout.fixed
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionRow(Row):
     """What one attention module gets about merged tokens, which it could not know."""
 
     block: Block
     part: Part
-    group: Hashable
-    layout: Layout
-    trailing: int
-    reordered: bool  # merged steps have tokens in region order
     records: bool = False  # a full step whose answers are kept for calibration, inside
     subset: Tensor | None = None  # (K,) the tokens whose keys it reads, at a full step
     weighs: bool = False  # keys count as many times as the tokens they stand for
@@ -114,8 +170,6 @@ class AttentionRow:
     full: bool = False  # it is called with all tokens: what is left out of them is left out inside
     asks: bool = False  # it answers fewer queries inside, because its keys are of all tokens
     moves_rotary: bool = False  # position embeddings are brought to the tokens that are left
-    corrected: bool = False
-    placement: Placement | None = None  # as in `SpanRow`, of masks, position embeddings, and sequences outside a span
     merged_inside: bool = False  # tokens are merged inside the module, which is called with all of them
 
     @property
@@ -138,18 +192,29 @@ class AttentionRow:
     def name(self) -> str:
         return self.block.path(self.part)
 
+    @property
+    def key(self) -> Hashable:
+        return "attention", self.name
 
-@dataclass(frozen=True, eq=False)
-class RotaryRow:
+    @property
+    def memory_keys(self) -> dict[int, Hashable]:
+        records = self.corrected and (self.records or self.asks)
+        return {0: ("inside", self.name, self.layout.kept)} if records else {}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RotaryRow(Row):
     """The position embeddings that a block is given, brought to the tokens it runs on."""
 
     block: Block
-    group: Hashable
-    tokens: int  # of the grid
-    trailing: int
-    order: Tensor | None  # (N,) the region order, where tokens stand in it
-    merged: bool  # and then to those that are left
-    placement: Placement | None = None
+    merged: bool  # they are brought to the tokens that are left, after the order if that is changed
+
+    @property
+    def key(self) -> Hashable:
+        return "rotary", self.block.name
+
+
+AnyRow = SpanRow | AttentionRow | RotaryRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +230,16 @@ class Program:
     spans: tuple[SpanRow, ...] = ()
     attentions: tuple[AttentionRow, ...] = ()
     rotaries: tuple[RotaryRow, ...] = ()
-    blocks: tuple[str, ...] = field(default=())  # that merge
+    blocks: tuple[str, ...] = ()  # that merge
 
     @property
     def merges(self) -> bool:
         return bool(self.parts)
+
+    @property
+    def rows(self) -> tuple[AnyRow, ...]:
+        """Spans come before what reads their operators."""
+        return *self.spans, *self.rotaries, *self.attentions
 
     @property
     def wraps(self) -> bool:

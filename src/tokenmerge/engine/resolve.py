@@ -194,17 +194,18 @@ class _Resolver:
         )
 
     def _span(self, where: Where, first: Block, last: Block, **more: Any) -> SpanRow:
-        return SpanRow(
-            where=where,
-            first=first,
-            last=last,
-            group=self._group(first),
-            layout=self.layout,
-            context=self._context(first),
-            trailing=self.call.trailing,
-            placement=self.placement,
-            **more,
-        )
+        context = self._context(first)
+        return SpanRow(where=where, first=first, last=last, context=context, **self._common(first), **more)
+
+    def _common(self, block: Block) -> dict[str, Any]:
+        """What all rows say."""
+        return {
+            "group": self._group(block),
+            "layout": self.layout,
+            "trailing": self.call.trailing,
+            "reordered": self.reorders,
+            "placement": self.placement,
+        }
 
     def _adds(self, first: Block, last: Block) -> bool:
         """Whether a span of blocks returns its input plus something, because each of them does."""
@@ -261,17 +262,7 @@ class _Resolver:
         row_of = self._recording if self.kind is Kind.CALIBRATE else self._merging
         for block, part in merged:
             if "self" in part.kinds or part.rotary:
-                row = AttentionRow(
-                    block,
-                    part,
-                    self._group(block),
-                    self.layout,
-                    self.call.trailing,
-                    reordered=self.reorders,
-                    corrected=self.corrected,
-                    placement=self.placement,
-                )
-                changed = row_of(row)
+                changed = row_of(AttentionRow(block=block, part=part, corrected=self.corrected, **self._common(block)))
                 if changed is not None:
                     yield changed
 
@@ -325,11 +316,9 @@ class _Resolver:
         merges = self.scope != "site"
         if not (merges or self.reorders):
             return
-        order = self.layout.regions.order if self.reorders and self.layout.regions is not None else None
         for block in self.described.merging:
             if block.rotary is not None:
-                group = self._group(block)
-                yield RotaryRow(block, group, self.tokens, self.call.trailing, order, merges, self.placement)
+                yield RotaryRow(block=block, merged=merges, **self._common(block))
 
     # -- what explain() says --------------------------------------------------------------------------------------
 

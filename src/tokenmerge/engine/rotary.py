@@ -8,27 +8,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.engine.program import RotaryRow
+from tokenmerge.engine.carrier import Carrier
+from tokenmerge.engine.program import AttentionRow, RotaryRow
 from tokenmerge.engine.state import Group
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, with_argument
-from tokenmerge.models.base import Block
 
 if TYPE_CHECKING:
     from tokenmerge.engine.session import Session
 
 
-class RotaryHook:
+class RotaryHook(Carrier[RotaryRow]):
     """Brings the position embeddings of one block to the tokens it runs on."""
 
-    def __init__(self, session: Session, module: nn.Module) -> None:
-        self.session = session
-        self.row: RotaryRow | None = None
+    def __init__(self, session: Session, name: str, module: nn.Module) -> None:
+        super().__init__(session, name)
         self._names = argument_names(module)
-        self.group = Group()
-
-    def hand(self, row: RotaryRow | None, group: Group) -> None:
-        self.row, self.group = row, group
 
     def move(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         row = self.row
@@ -38,11 +33,10 @@ class RotaryHook:
 
         def moved(rows: Any) -> Any:
             rows = rows if row.placement is None else row.placement.grid_last(rows)
-            if row.order is not None:
-                rows = _rows_at(row.block, rows, row.order, row.tokens, row.trailing)
-            if row.merged:
-                rows = rows_of_kept(row.block, self.group, rows, row.tokens, row.trailing, self.session)
-            return rows
+            if row.reordered:
+                assert row.layout.regions is not None
+                rows = _rows_at(row, rows, row.layout.regions.order)
+            return rows_of_kept(row, self.group, rows, self.session) if row.merged else rows
 
         return with_moved(self._names, args, kwargs, row.block.rotary.argument, self.group, "block rotary", moved)
 
@@ -80,27 +74,28 @@ def derived(group: Group, key: Hashable, source: Any, make: Callable[[], Any]) -
     return kept[2]
 
 
-def rows_of_kept(block: Block, group: Group, rows: Any, tokens: int, trailing: int, session: Session) -> Any:
+def rows_of_kept(row: RotaryRow | AttentionRow, group: Group, rows: Any, session: Session) -> Any:
     """Position embeddings of the tokens that are left."""
     operators = group.current.operators
     assert operators is not None
     queries = operators.queries
-    if queries is None or block.rotary is None:
+    if queries is None or row.block.rotary is None:
         return rows
     if queries.destinations is None:
         raise MergeRuntimeError(
             f"{type(session.config).__name__} keeps tokens that sit nowhere on the grid, which a model with rotary "
             f"position embeddings cannot use: choose ToMA."
         )
-    indices = queries.destinations if block.rotary.per_sample else queries.destinations[0]
-    return _rows_at(block, rows, indices, tokens, trailing)
+    indices = queries.destinations if row.block.rotary.per_sample else queries.destinations[0]
+    return _rows_at(row, rows, indices)
 
 
-def _rows_at(block: Block, rows: Any, indices: Tensor, tokens: int, trailing: int) -> Any:
+def _rows_at(row: RotaryRow | AttentionRow, rows: Any, indices: Tensor) -> Any:
     """Rows of the grid's tokens at `indices`, (M,) or (B, M), with those behind the grid as they are."""
-    if rows is None or block.rotary is None:
+    if rows is None or row.block.rotary is None:
         return rows
+    tokens, trailing = row.layout.tokens, row.trailing
     if trailing:
         behind = torch.arange(tokens, tokens + trailing, device=indices.device)
         indices = torch.cat([indices, behind.expand(*indices.shape[:-1], trailing)], dim=-1)
-    return block.rotary.at(rows, indices, tokens + trailing)
+    return row.block.rotary.at(rows, indices, tokens + trailing)

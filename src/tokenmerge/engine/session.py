@@ -134,7 +134,7 @@ class Session:
         if not self._knows_residuals:
             self._measure_residuals(args, kwargs)
         for stack in self.stacks:
-            stack.follow_changes()
+            stack.hooks.follow_changes()
         self.compiled = is_compiled(self._modules)
         if self.compiled:
             graph_limits.raise_for(self)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.config.interfaces import Operators
-from tokenmerge.engine.arguments import Pieces, TokenArgument, joined, split_pieces, with_changed
+from tokenmerge.engine.arguments import TokenArgument, joined, with_changed
+from tokenmerge.engine.carrier import Carrier
 from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.program import SpanRow
@@ -24,18 +25,14 @@ if TYPE_CHECKING:
     from tokenmerge.engine.session import Session
 
 
-class Span:
-    """Carries out one row. Without a row it does nothing."""
+class Span(Carrier[SpanRow]):
+    """Merges tokens where it begins and unmerges them where it ends."""
 
     def __init__(self, session: Session, name: str, argument: TokenArgument, leaves: TokenArgument) -> None:
         """argument, leaves: how tokens stand in what goes in where it begins, and in what comes out where it ends."""
-        self.session = session
-        self.name = name
+        super().__init__(session, name)
         self._argument = argument
         self._leaves = leaves
-        self.row: SpanRow | None = None
-        self.group = Group()
-        self.memories: dict[int, Memory] = {}  # by the position of the tokens in the output
         self._entered: tuple[Tensor, Tensor | None] | None = None  # tokens of the grid, as they came and merged
         self._image: Tensor | None = None  # (B, C, H, W) what a transformer was given
         self._zero: Tensor | None = None  # () what a transformer is given in its place
@@ -43,8 +40,7 @@ class Span:
         self.begin_call()
 
     def hand(self, row: SpanRow | None, group: Group, memories: dict[int, Memory]) -> None:
-        """Take over what this call is to do."""
-        self.row, self.group, self.memories = row, group, memories
+        super().hand(row, group, memories)
         self.forget_call()
 
     def forget_call(self) -> None:
@@ -63,7 +59,7 @@ class Span:
         """(B, L, C) -> (B, L', C): the tokens of the grid merged, if the row says so; others as they are."""
         row = self.row
         assert row is not None
-        before, grid, behind = self._given_pieces(tokens)
+        before, grid, behind = row.given_pieces(tokens)
         if row.act == "record":
             self._entered = (self._own(grid), None) if row.residual else None
             return tokens
@@ -103,10 +99,10 @@ class Span:
         entered, self._entered = self._entered, None
         merges = row.act == "merge"
         if row.act == "record":
-            grid = self._given_pieces(tokens)[1]
-            self._record(grid if entered is None else grid - entered[0], position)
+            grid = row.given_pieces(tokens)[1]
+            record_full(self.memories[position], row.in_plan_order(grid if entered is None else grid - entered[0]))
             return tokens
-        before, grid, behind = self._pieces(tokens, row.layout.kept if merges else row.layout.tokens)
+        before, grid, behind = row.pieces(tokens, row.layout.kept if merges else row.layout.tokens)
         queries = self.operators.queries if merges else None
         if queries is not None:
             memory = self.memories.get(position)
@@ -118,25 +114,7 @@ class Span:
         if row.scatter:
             assert row.layout.regions is not None
             grid = row.layout.regions.scatter(grid)
-        return joined(before, grid, behind) if row.placement is None else row.placement.joined(before, grid)
-
-    def _record(self, grid: Tensor, position: int) -> None:
-        assert self.row is not None
-        regions = self.row.layout.regions
-        if self.row.context.in_region_order and regions is not None:
-            grid = regions.gather(grid)  # as merged steps have it
-        record_full(self.memories[position], grid)
-
-    def _given_pieces(self, tokens: Tensor) -> Pieces:
-        """The pieces of a sequence as the model has it; inside a merged span the grid's tokens come last."""
-        assert self.row is not None
-        if self.row.placement is not None:
-            return *self.row.placement.split(tokens), None
-        return self._pieces(tokens, self.row.layout.tokens)
-
-    def _pieces(self, tokens: Tensor, count: int) -> Pieces:
-        assert self.row is not None
-        return split_pieces(tokens, count, self.row.trailing, self.row.text_last)
+        return row.rejoined(before, grid, behind)
 
     def refresh(self, grid: Tensor) -> None:
         """Make what is due from the tokens of the grid: new destinations, or new weights for those there are."""
@@ -200,13 +178,12 @@ class Span:
         row = self.row
         if row is None or not row.ends or self._on_text:
             return None
-        positions = (row.last.output,) if row.part is None else row.part.outputs
 
         def left(given: Tensor, position: int) -> Tensor:
             tokens = self.exit(self._tokens(self._leaves, given), position)
             return self._leaves.as_given(tokens, given.dim(), row.layout.grid)
 
-        changed = with_changed(output, positions, left)
+        changed = with_changed(output, row.positions, left)
         return None if row.act == "record" else changed
 
     def enter_transformer(self, owner: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
