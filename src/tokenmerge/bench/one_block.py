@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.bench.subject import placed
-from tokenmerge.models.base import Call, Family, Stack, blocks_of, new_like, signature_of
+from tokenmerge.models.base import Family, Stack, blocks_of, new_like
 from tokenmerge.models.unet import basic_parts
 
 TEXT_WIDTH = 2048
@@ -57,10 +57,6 @@ class OneBlockFamily(Family):
 
         blocks = blocks_of(model, "transformer_blocks", basic_parts)
         return [Stack("transformer_blocks", "transformer_blocks", model, grid, blocks)]
-
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        hidden = kwargs["hidden_states"]
-        return Call(kwargs["timestep"], signature_of(hidden))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         like = next(model.parameters())

@@ -188,6 +188,7 @@ class Family:
     # Arguments whose values, not only shapes, tell the grid. They are small, and kept as they are for counting.
     positions: tuple[str, ...] = ()
     between_blocks: tuple[str, ...] = ()  # arguments that make a call `interleaved` (see `Call`), if they are given
+    always_interleaved: bool = False
     # Tests hold that its blocks add what they make to their input and its parts do not, so neither is measured.
     known_residuals: bool = False
 
@@ -200,18 +201,14 @@ class Family:
         """What the model is given as its timestep. The engine turns it into the noise that is left, on the host."""
         return "rises" if self.timestep_rises else "logarithm" if self.timestep_logarithmic else "noise"
 
-    def timestep_of(self, kwargs: Mapping[str, Any]) -> Any:
-        """The timestep of a call as the model was given it; the engine turns it (`timestep_unit`)."""
-        return kwargs.get(self.timestep)
-
     def stacks(self, model: nn.Module) -> list[Stack]:
         """Where its tokens can be merged."""
         raise NotImplementedError
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """What the root model was called with, by name. `args` is always empty."""
-        interleaved = any(kwargs.get(name) is not None for name in self.between_blocks)
-        return Call(self.timestep_of(kwargs), self.signature(kwargs), interleaved=interleaved)
+        interleaved = self.always_interleaved or any(kwargs.get(name) is not None for name in self.between_blocks)
+        return Call(kwargs.get(self.timestep), self.signature(kwargs), interleaved=interleaved)
 
     def signature(self, kwargs: Mapping[str, Any]) -> Hashable:
         """`Call.signature`. If other arguments than the latent's shape tell the grid, it holds the grid too."""

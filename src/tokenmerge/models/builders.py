@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Block, Family, Part, Rotary, Stack, blocks_of, new_like, patch_grid
-
-__all__ = ["LatentFamily", "PackedFamily", "Run", "blocks_of", "first"]
+from tokenmerge.errors import MergeRuntimeError
+from tokenmerge.models.arguments import argument_of
+from tokenmerge.models.base import TIME_PER_TOKEN, Block, Call, Family, Part, Rotary, Stack, blocks_of, new_like
 
 
 def first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
@@ -43,7 +43,10 @@ class LatentFamily(Family):
 
     runs: tuple[Run, ...] = ()  # its blocks, which are one stack
     fixed_order = ""  # as in `Stack`
+    refused = ""  # an argument with which merging cannot work
+    refused_because = ""  # a sentence
     between_blocks: tuple[str, ...] = ("controlnet_block_samples",)
+    grid_axes: tuple[int, ...] = ()  # of the latent, that the grid is made of; the last ones if empty
     # Of a call for counting: latent frames of the usual video, timestep, and the size of each sample's
     # `encoder_hidden_states`: how many tokens, and channels of each. A name is that of an entry of the model's
     # configuration.
@@ -58,6 +61,16 @@ class LatentFamily(Family):
     def stacks(self, model: nn.Module) -> list[Stack]:
         return [self.stack(model, *self.runs)]
 
+    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        if self.refused and kwargs.get(self.refused) is not None:
+            raise MergeRuntimeError(self.refused_because)
+        call = super().read_call(args, kwargs)
+        return replace(call, fixed_order=TIME_PER_TOKEN) if self.has_time_per_token(kwargs) else call
+
+    def has_time_per_token(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call gives tokens timesteps of their own."""
+        return False
+
     def stack(self, model: nn.Module, *runs: Run, **more: Any) -> Stack:
         """A stack of these blocks on the patches of the latent. more: as in `Stack`."""
         name = runs[0].name if len(runs) == 1 else "blocks"
@@ -68,9 +81,9 @@ class LatentFamily(Family):
         """As in `Stack.grid`."""
         config: Any = model.config
         patch = config.patch_size
-        if isinstance(patch, (list, tuple)):
-            return partial(patch_grid, tuple(patch))
-        return partial(patch_grid, (getattr(config, "patch_size_t", None) or 1, patch, patch) if self.video else patch)
+        if isinstance(patch, int):
+            patch = (getattr(config, "patch_size_t", None) or 1, patch, patch) if self.video else (patch, patch)
+        return partial(_grid, self.latent, self.grid_axes or tuple(range(-len(patch), 0)), tuple(patch))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
@@ -101,6 +114,13 @@ class LatentFamily(Family):
     def times(self, model: nn.Module, batch: int, value: float) -> Tensor:
         """(B,): a timestep, or another number for each sample."""
         return torch.full((batch,), value, **new_like(model))
+
+
+def _grid(
+    latent: str, axes: Sequence[int], patch: tuple[int, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[int, ...]:
+    shape = argument_of(kwargs, latent, "the family's latent").shape
+    return tuple(shape[axis] // length for axis, length in zip(axes, patch, strict=True))
 
 
 class PackedFamily(LatentFamily):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,17 +20,15 @@ class CogVideoXFamily(LatentFamily):
     class_name = "CogVideoXTransformer3DModel"
     video = True
     runs = (Run("transformer_blocks", PARTS, output=0, rotary=Rotary("image_rotary_emb", cos_sin_at)),)
+    grid_axes = 1, 3, 4
     frames = 13  # of 49
     text = "max_text_seq_length", "text_embed_dim"
-
-    def grid_of(self, model: nn.Module) -> Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]:
-        config: Any = model.config
-        return partial(_grid, _depth(model), config.patch_size)
 
     def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
         """(B, F, C, H, W)"""
         config: Any = model.config
-        return self.noise(model, batch, self.frames * _depth(model), config.in_channels, size[0] // 8, size[1] // 8)
+        frames = self.frames * (getattr(config, "patch_size_t", None) or 1)
+        return self.noise(model, batch, frames, config.in_channels, size[0] // 8, size[1] // 8)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
@@ -52,13 +48,3 @@ class ConsisIDFamily(CogVideoXFamily):
     name = "ConsisID"
     class_name = "ConsisIDTransformer3DModel"
     between_blocks = ("id_cond",)
-
-
-def _depth(model: nn.Module) -> int:
-    """Latent frames to a token."""
-    return getattr(model.config, "patch_size_t", None) or 1
-
-
-def _grid(depth: int, side: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    frames, _, height, width = kwargs["hidden_states"].shape[1:]
-    return frames // depth, height // side, width // side

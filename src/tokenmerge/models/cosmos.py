@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import TIME_PER_TOKEN, Call, Part, Rotary, cos_sin_at, new_like, rows_at
+from tokenmerge.models.base import Part, Rotary, cos_sin_at, new_like, rows_at
 from tokenmerge.models.builders import LatentFamily, Run
 
 PARTS = (Part(("self",), "attn1", mask="inside"), Part(("cross",), "attn2"), Part(("mlp",), "ff"))
@@ -38,9 +37,8 @@ class CosmosFamily(LatentFamily):
     time = 0.5
     text = 512, "text_embed_dim"
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        fixed_order = TIME_PER_TOKEN if kwargs["timestep"].dim() > 1 else ""
-        return dataclasses.replace(super().read_call(args, kwargs), fixed_order=fixed_order)
+    def has_time_per_token(self, kwargs: Mapping[str, Any]) -> bool:
+        return bool(kwargs["timestep"].dim() > 1)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         inputs = {**super().example_inputs(model, size, batch), "fps": 24}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.base import Call, Part
+from tokenmerge.models.base import Part
 from tokenmerge.models.flux import FluxFamily
 
 
@@ -21,11 +17,8 @@ class Flux2Family(FluxFamily):
     single_output = None
     axes = 4
     guidance = 4.0
-
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        if kwargs.get("kv_cache_mode") is not None:
-            raise MergeRuntimeError(
-                "Flux.2 was called with kv_cache_mode, which keeps keys of references between steps and puts "
-                "references in front of the image, where merging does not look: call it without kv_cache_mode."
-            )
-        return super().read_call(args, kwargs)
+    refused = "kv_cache_mode"
+    refused_because = (
+        "Flux.2 was called with kv_cache_mode, which keeps keys of references between steps and puts "
+        "references in front of the image, where merging does not look: call it without kv_cache_mode."
+    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.base import Call, new_like
+from tokenmerge.models.base import new_like
 from tokenmerge.models.cogview import CogView4Family
 
 
@@ -20,13 +18,11 @@ class GlmImageFamily(CogView4Family):
     class_name = "GlmImageTransformer2DModel"
     conditions = ("encoder_hidden_states", "prior_token_id", "prior_token_drop")
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        if kwargs.get("kv_caches") is not None:
-            raise MergeRuntimeError(
-                "GLM-Image was called with kv_caches, whose keys of images to edit are of all their tokens, and joined "
-                "to keys where merging does not look: call it without kv_caches."
-            )
-        return super().read_call(args, kwargs)
+    refused = "kv_caches"
+    refused_because = (
+        "GLM-Image was called with kv_caches, whose keys of images to edit are of all their tokens, and "
+        "joined to keys where merging does not look: call it without kv_caches."
+    )
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

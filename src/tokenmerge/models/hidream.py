@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.base import Call, Part, Rotary, Stack, rows_at, signature_of
+from tokenmerge.models.base import Call, Part, Rotary, Stack, rows_at
 from tokenmerge.models.builders import LatentFamily, Run, first
 
 DOUBLE_PARTS = (
@@ -39,6 +39,7 @@ class HiDreamFamily(LatentFamily):
     class_name = "HiDreamImageTransformer2DModel"
     timestep = "timesteps"
     conditions = ("encoder_hidden_states_t5", "encoder_hidden_states_llama3", "pooled_embeds")
+    always_interleaved = True  # text is joined to the tokens before each block, and cut off behind it by their number
     runs = DOUBLE, SINGLE
 
     def stacks(self, model: nn.Module) -> list[Stack]:
@@ -52,8 +53,7 @@ class HiDreamFamily(LatentFamily):
                 f"to its largest size, which merging cannot follow. Generate a square image, or take merging out with "
                 f"handle.remove()."
             )
-        # Text is joined to the tokens before each block, and cut off behind it by their number.
-        return Call(self.timestep_of(kwargs), signature_of(hidden), interleaved=True)
+        return super().read_call(args, kwargs)
 
     def prepare_meta(self, model: nn.Module) -> None:
         model.unpatchify = lambda tokens, sizes, training: tokens  # type: ignore[assignment]  # it reads the sizes

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.base import Call, Part, Rotary, rows_at
+from tokenmerge.models.base import Part, Rotary, rows_at
 from tokenmerge.models.builders import LatentFamily, Run
 
 PARTS = (
@@ -28,26 +26,16 @@ class Kandinsky5Family(LatentFamily):
     video = True
     conditions = ("encoder_hidden_states", "pooled_projections")
     runs = (Run("visual_transformer_blocks", PARTS, rotary=ROTARY),)
+    grid_axes = 1, 2, 3  # channels come last
+    refused = "sparse_params"
+    refused_because = (
+        "this call uses Kandinsky's sparse attention (sparse_params), which needs every token in an "
+        "order of its own: set attention_type='regular' in the model's config, or take merging out with "
+        "handle.remove()."
+    )
     frames = 31  # of 121
     text = 256, "in_text_dim"
     embeddings = (("pooled_projections", "in_text_dim2"),)
-
-    def grid_of(self, model: nn.Module) -> Callable[[Sequence[Any], Mapping[str, Any]], tuple[int, ...]]:
-        patch = tuple(model.config.patch_size)  # type: ignore[union-attr, arg-type]
-
-        def grid(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-            sides = kwargs["hidden_states"].shape[1:4]  # channels come last
-            return tuple(side // length for side, length in zip(sides, patch, strict=True))
-
-        return grid
-
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        if kwargs.get("sparse_params") is not None:
-            raise MergeRuntimeError(
-                "this call uses Kandinsky's sparse attention (sparse_params), which needs every token in an order of "
-                "its own: set attention_type='regular' in the model's config, or take merging out with handle.remove()."
-            )
-        return super().read_call(args, kwargs)
 
     def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
         """(B, F, H, W, C)"""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Call
 from tokenmerge.models.builders import LatentFamily, Run
 from tokenmerge.models.unet import basic_parts
 
@@ -18,11 +15,9 @@ class LatteFamily(LatentFamily):
 
     name = "Latte (video)"
     class_name = "LatteTransformer3DModel"
+    always_interleaved = True
     runs = (Run("transformer_blocks", basic_parts),)
     text = 120, "caption_channels"
-
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        return dataclasses.replace(super().read_call(args, kwargs), interleaved=True)
 
     def latents(self, model: nn.Module, size: tuple[int, int], batch: int) -> Tensor:
         """(B, C, F, H, W)"""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from tokenmerge.models.base import TIME_PER_TOKEN, Call, Part, Rotary, cos_sin_at
+from tokenmerge.models.base import Part, Rotary, cos_sin_at
 from tokenmerge.models.builders import PackedFamily, Run
 
 PARTS = (Part(("self",), "attn1", mask="3d"), Part(("cross",), "attn2"), Part(("mlp",), "ff"))
@@ -30,10 +29,9 @@ class LTXFamily(PackedFamily):
     def grid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(kwargs[name] for name in ("num_frames", "height", "width"))
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    def has_time_per_token(self, kwargs: Mapping[str, Any]) -> bool:
         timestep = kwargs["timestep"]
-        per_token = timestep.dim() > 1 and timestep.shape[1] > 1
-        return dataclasses.replace(super().read_call(args, kwargs), fixed_order=TIME_PER_TOKEN if per_token else "")
+        return bool(timestep.dim() > 1 and timestep.shape[1] > 1)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         rows, columns = self.example_grid(size)

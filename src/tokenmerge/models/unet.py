@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from tokenmerge.models.base import Call, Family, Part, Stack, blocks_of, is_a, signature_of
+from tokenmerge.models.base import Call, Family, Part, Stack, blocks_of, is_a, new_like
 
 
 class UNetFamily(Family):
@@ -16,6 +17,7 @@ class UNetFamily(Family):
 
     name = "Stable Diffusion UNet (1.x, 2.x, SDXL, Kolors)"
     class_name = "UNet2DConditionModel"
+    latent = "sample"
     transformer = "Transformer2DModel"
 
     def stacks(self, model: nn.Module) -> list[Stack]:
@@ -39,24 +41,18 @@ class UNetFamily(Family):
         ]
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        sample = kwargs["sample"]
-        attention_kwargs = kwargs.get("cross_attention_kwargs") or {}
-        return Call(
-            timestep=kwargs.get("timestep"),
-            signature=signature_of(sample),
-            positional=("cross",) if attention_kwargs.get("ip_adapter_masks") is not None else (),
-        )
+        masks = (kwargs.get("cross_attention_kwargs") or {}).get("ip_adapter_masks")
+        return replace(super().read_call(args, kwargs), positional=() if masks is None else ("cross",))
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
-        like = next(model.parameters())
-        new: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+        new = new_like(model)
         # Kolors has its text projected, and reads 256 tokens of it; 77 is CLIP's sequence length.
         projected = getattr(config, "encoder_hid_dim_type", None) == "text_proj"  # those of videos have none
         text = (256, config.encoder_hid_dim) if projected else (77, _widest(config.cross_attention_dim))
         inputs: dict[str, Any] = {
             "sample": torch.randn(batch, config.in_channels, size[0] // 8, size[1] // 8, **new),
-            "timestep": torch.full((), 500.0, device=like.device),
+            "timestep": torch.full((), 500.0, device=new["device"]),
             "encoder_hidden_states": torch.randn(batch, *text, **new),
         }
         if getattr(config, "addition_embed_type", None) == "text_time":

@@ -5,14 +5,13 @@ Their spatial transformers see frames as samples of a batch. Those over frames, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.models.base import Call, Stack, new_like, signature_of
+from tokenmerge.models.base import Stack, new_like
 from tokenmerge.models.unet import UNetFamily
 
 FRAMES = 16
@@ -65,13 +64,11 @@ class StableVideoFamily(UNetFamily):
     class_name = "UNetSpatioTemporalConditionModel"
     transformer = "TransformerSpatioTemporalModel"
     timestep_logarithmic = True
+    always_interleaved = True
 
     def stacks(self, model: nn.Module) -> list[Stack]:
         # The owner has blocks over frames too, which need every token.
         return [replace(stack, norm="") for stack in super().stacks(model)]
-
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        return Call(self.timestep_of(kwargs), signature_of(kwargs["sample"]), interleaved=True)
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from tokenmerge.models.base import TIME_PER_TOKEN, Call, Part, Rotary, cos_sin_at
+from tokenmerge.models.base import Part, Rotary, cos_sin_at
 from tokenmerge.models.builders import LatentFamily, Run
 
 PARTS = (Part(("self",), "attn1", mask="4d"), Part(("cross",), "attn2"), Part(("mlp",), "ffn"))
@@ -25,13 +24,9 @@ class WanFamily(LatentFamily):
     frames = 21  # of 81
     text = 512, "text_dim"
     embeddings = (("encoder_hidden_states_image", 257, "image_dim"),)
-    interleaved = False  # whether something is added to the tokens between blocks
 
-    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        fixed_order = TIME_PER_TOKEN if kwargs["timestep"].dim() == 2 else ""
-        return dataclasses.replace(
-            super().read_call(args, kwargs), fixed_order=fixed_order, interleaved=self.interleaved
-        )
+    def has_time_per_token(self, kwargs: Mapping[str, Any]) -> bool:
+        return bool(kwargs["timestep"].dim() == 2)
 
 
 class SkyReelsFamily(WanFamily):
@@ -51,7 +46,7 @@ class WanVACEFamily(WanFamily):
 
     name = "Wan VACE (video)"
     class_name = "WanVACETransformer3DModel"
-    interleaved = True
+    always_interleaved = True
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         channels: Any = model.config.vace_in_channels  # type: ignore[union-attr]
@@ -65,7 +60,7 @@ class WanAnimateFamily(WanFamily):
 
     name = "Wan Animate (video)"
     class_name = "WanAnimateTransformer3DModel"
-    interleaved = True
+    always_interleaved = True
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.models.base import Call, Family, Part, Rotary, Stack, new_like, rows_at, signature_of
-from tokenmerge.models.builders import blocks_of, first
+from tokenmerge.models.base import Call, Family, Part, Rotary, Stack, blocks_of, new_like, rows_at, signature_of
+from tokenmerge.models.builders import first
 
 PARTS = (Part(("self",), "attention", mask="4d", text="first"), Part(("mlp",), "feed_forward", text="first"))
 ROTARY = Rotary("freqs_cis", rows_at, per_sample=True)
