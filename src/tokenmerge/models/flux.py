@@ -58,8 +58,7 @@ class FluxFamily(PackedFamily):
         return [self.stack(model, double, single, trailing=self.behind, references=_reference_grids)]
 
     def grid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-        grid: tuple[int, ...] = grid_of_ids(kwargs["img_ids"])
-        return grid
+        return grid_of_ids(kwargs["img_ids"])
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         config: Any = model.config
@@ -78,5 +77,4 @@ def with_values(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _reference_grids(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-    grids: tuple[tuple[int, ...], ...] = reference_grids(kwargs["img_ids"])
-    return grids
+    return reference_grids(kwargs["img_ids"])

@@ -42,8 +42,7 @@ class Flux3Family(PackedFamily):
         return [self.stack(model, ALONE), self.stack(model, JOINT, trailing=self.behind)]
 
     def grid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-        grid: tuple[int, ...] = grid_of_ids(kwargs["img_ids"])
-        return grid
+        return grid_of_ids(kwargs["img_ids"])
 
     def behind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         references = kwargs.get("image_cond_hidden_states")

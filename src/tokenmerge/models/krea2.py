@@ -29,8 +29,7 @@ class Krea2Family(PackedFamily):
         return [self.stack(model, *self.runs, trailing=self.behind)]
 
     def grid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-        grid: tuple[int, ...] = grid_of_ids(kwargs["position_ids"], kwargs["encoder_hidden_states"].shape[1])
-        return grid
+        return grid_of_ids(kwargs["position_ids"], kwargs["encoder_hidden_states"].shape[1])
 
     def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
         inputs = super().example_inputs(model, size, batch)

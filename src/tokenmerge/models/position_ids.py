@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from tokenmerge.ops.host import read_back
 
 # Reading ids waits for the device. Pipelines pass the same tensor at every step, so it is read once a generation.
 _READ: Any = WeakTensorKeyDictionary()
+Read = TypeVar("Read")
 
 
 @outside_compile
@@ -32,8 +33,7 @@ def grid_of_ids(ids: Tensor, text: int = 0) -> tuple[int, int]:
     >>> grid_of_ids(torch.stack([torch.zeros(2, 3), rows, columns], dim=-1).view(6, 3))
     (2, 3)
     """
-    grid: tuple[int, int] = _once(ids, partial(_grid_of, text), text)
-    return grid
+    return _once(ids, partial(_grid_of, text), text)
 
 
 @outside_compile
@@ -43,8 +43,7 @@ def reference_grids(ids: Tensor, text: int = 0) -> tuple[tuple[int, int], ...]:
     >>> reference_grids(torch.tensor([[0, 0, 0], [1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 1, 1], [2, 0, 0]]))
     ((2, 2), (1, 1))
     """
-    grids: tuple[tuple[int, int], ...] = _once(ids, partial(_references_of, text), -1 - text)
-    return grids
+    return _once(ids, partial(_references_of, text), -1 - text)
 
 
 @outside_compile
@@ -56,13 +55,12 @@ def lengths_of(mask: Tensor) -> tuple[int, ...]:
     >>> lengths_of(torch.tensor([[1, 1, 0], [1, 1, 1]]))
     (2, 3)
     """
-    lengths: tuple[int, ...] = _once(mask, _lengths_of, 0)
-    return lengths
+    return _once(mask, _lengths_of, 0)
 
 
-def _once(values: Tensor, read: Callable[[Tensor], Any], how: int) -> Any:
+def _once(values: Tensor, read: Callable[[Tensor], Read], how: int) -> Read:
     asked = None if values.is_inference() else values._version, how
-    known = _READ.setdefault(values, {})
+    known: dict[Any, Read] = _READ.setdefault(values, {})
     if asked not in known:
         if any(version != asked[0] for version, _ in known):
             known.clear()  # it was written into since
