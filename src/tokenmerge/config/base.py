@@ -13,7 +13,15 @@ from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
-from tokenmerge.config.checks import check_choice, check_flag, check_names, check_whole, listed, store_tuple
+from tokenmerge.config.checks import (
+    check_choice,
+    check_flag,
+    check_names,
+    check_step_speedup,
+    check_whole,
+    listed,
+    store_tuple,
+)
 from tokenmerge.config.correction import FullSteps, read_correction
 from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.config.ratio import Ratio, is_ratio, moments, ratio_at, stored_ratio, varies
@@ -65,6 +73,7 @@ class MergeConfig:
     allowed_keys: ClassVar[tuple[str, ...]] = ("merged", "all", "sampled")
     share: ClassVar[Share] = "level"  # which blocks use one plan: each has its own, or all of one level share it
     merge_every: ClassVar[int] = 1  # it merges at every this many steps; others run full, without a correction
+    merges_tokens: ClassVar[bool] = True  # False: computed steps run full, and others are forecast
     merges_queries: ClassVar[bool] = True  # False: all tokens go on as they are, but for keys and values
     takes_mask: ClassVar[bool] = False  # its layouts leave `protected` tokens as they are
     _methods: ClassVar[dict[str, type[MergeConfig]]] = {}
@@ -97,6 +106,7 @@ class MergeConfig:
         check_whole("min_tokens", self.min_tokens, least=0)
         check_flag("proportional", self.proportional)
         self._check_skip_blocks()
+        check_step_speedup(self.step_speedup)
 
     # -- what a method fills in ------------------------------------------------------------------------------
 
@@ -126,11 +136,6 @@ class MergeConfig:
     def step_speedup(self) -> float:
         """One in this many denoising steps is computed, on average; the others are forecast. An option of some."""
         return 1.0
-
-    @property
-    def merges_tokens(self) -> bool:
-        """Whether tokens are merged at computed steps; if not, those run full."""
-        return True
 
     @property
     def resamples(self) -> bool:

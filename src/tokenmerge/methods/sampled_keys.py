@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import Keys, MergeConfig
-from tokenmerge.config.checks import check_step_speedup, check_whole, store_tile
+from tokenmerge.config.checks import check_whole, store_tile
 from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators, SelectedKeys
 from tokenmerge.errors import ConfigError
 from tokenmerge.methods.tiled import by, tile_on
@@ -61,7 +61,6 @@ class SampledKeys(MergeConfig):
         check_whole("outliers", self.outliers, least=0)
         check_whole("max_downsample", self.max_downsample, least=1)
         super().__post_init__()
-        check_step_speedup(self.step_speedup)
 
     @property
     def _sides(self) -> tuple[int, ...]:

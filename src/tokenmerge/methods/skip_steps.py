@@ -8,7 +8,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.checks import check_step_speedup
 from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators
 from tokenmerge.errors import ConfigError
 
@@ -27,17 +26,13 @@ class SkipSteps(MergeConfig):
 
     step_speedup: float = 2.0
 
+    merges_tokens: ClassVar[bool] = False
     merges_queries: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_step_speedup(self.step_speedup)
         if self.step_speedup == 1:
             raise ConfigError("step_speedup is 1, so no step would be skipped: use a number above 1, such as 2.")
-
-    @property
-    def merges_tokens(self) -> bool:
-        return False
 
     @property
     def ratio(self) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.config.base import MergeConfig
-from tokenmerge.config.checks import check_step_speedup, check_whole, store_tile
+from tokenmerge.config.checks import check_whole, store_tile
 from tokenmerge.config.correction import FullSteps
 from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.errors import ConfigError
@@ -106,7 +106,6 @@ class TileMean(MergeConfig):
             )
         check_whole("outliers", self.outliers, least=0)
         super().__post_init__()
-        check_step_speedup(self.step_speedup)
 
     @property
     def refresh_every(self) -> tuple[int, int]:

@@ -35,7 +35,6 @@ class Regions:
     smallest: int  # real tokens in the smallest region
     is_identity: bool  # the order is 0..N-1 already, so nothing needs to move
     protected: int = 0  # tokens in no region
-    tiles: tuple[int, ...] = ()  # how many along each axis, before any token was protected
 
     @property
     def tokens(self) -> int:
@@ -130,7 +129,6 @@ def _regions_of(grid: tuple[int, ...], tile: tuple[int, ...], protected: tuple[i
         smallest=smallest,
         is_identity=bool(torch.equal(order, torch.arange(math.prod(grid)))),
         protected=len(protected),
-        tiles=tuple(map(len, cuts)),
     )
 
 
