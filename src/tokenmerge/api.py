@@ -62,14 +62,14 @@ class Handle:
         >>> with handle.image("left"):  # doctest: +SKIP
         ...     noise = model(latents, timestep, text)
         """
-        before = [session.named_branch for session in self._sessions]
+        before = [session.steps.named_branch for session in self._sessions]
         for session in self._sessions:
-            session.named_branch = name
+            session.steps.named_branch = name
         try:
             yield
         finally:
             for session, branch in zip(self._sessions, before, strict=True):
-                session.named_branch = branch
+                session.steps.named_branch = branch
 
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""
@@ -132,7 +132,7 @@ def apply(
     for session in sessions:
         session.attach()
         if pipeline_or_model is not session.model:
-            session.clock.watch(pipeline_or_model)
+            session.steps.clock.watch(pipeline_or_model)
     if _is_compiled(pipeline_or_model):
         # Compiled code looks for hooks when it is made and never again: without this, nothing would be merged.
         torch.compiler.reset()

@@ -77,4 +77,4 @@ def test_going_back_to_step_0_starts_a_generation(subject: Subject, unet: nn.Mod
         assert root is not None
         for step in (2, 0, 1):
             subject.call(step)
-        assert root.schedule.number == 1
+        assert root.steps.schedule.number == 1

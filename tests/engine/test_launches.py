@@ -76,7 +76,7 @@ def attached(subject: Subject, config: tm.MergeConfig) -> Iterator[Session]:
 
 
 def launches(subject: Subject, session: Session, step: Step) -> Counter[str]:
-    session.forced = step
+    session.steps.forced = step
     with OurLaunches() as counted:
         subject.call(0)
     return counted.by_module

@@ -71,7 +71,7 @@ def test_guidance_calls_may_have_text_of_other_lengths(scope: Any) -> None:
             with key_lengths() as keys:
                 call(model, {**flux_inputs([1], GRID, text=text), "timestep": torch.tensor([timestep])})
             assert set(keys) == {32 + text}
-        assert root.schedule.number == step
+        assert root.steps.schedule.number == step
     assert root.selections == 2  # each guidance branch has its own plan
 
 

@@ -87,7 +87,7 @@ def test_a_loop_may_say_which_image_a_call_belongs_to(what: TinyModel) -> None:
                 for name, outputs in turns.items():
                     with handle.image(name):
                         outputs.append(call(model, what, 1, step, timestep))
-            assert session_on(model).schedule.number == len(TIMESTEPS) - 1
+            assert session_on(model).steps.schedule.number == len(TIMESTEPS) - 1
             for outputs in turns.values():
                 assert all(torch.equal(one, other) for one, other in zip(outputs, alone, strict=True))
             handle.reset()
@@ -101,7 +101,7 @@ def test_churn_goes_on_with_the_image() -> None:
         for step, timestep in enumerate(churned):
             call(model, what, 1, step, timestep)
         assert session_on(model).full_calls == 3
-        assert session_on(model).schedule.number == 8  # one image, not five
+        assert session_on(model).steps.schedule.number == 8  # one image, not five
 
 
 def test_a_restart_costs_one_full_step_and_is_corrected_after_it() -> None:

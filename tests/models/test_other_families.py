@@ -154,7 +154,7 @@ def test_the_step_is_that_of_the_tokens_being_made() -> None:
     for step in range(6):
         given = per_token(wan_inputs([1, 2], VIDEO), 128)
         call(model, {**given, "timestep": given["timestep"] * (10 - step)})
-        assert session_on(model).schedule.number == step
+        assert session_on(model).steps.schedule.number == step
 
 
 @every_scope

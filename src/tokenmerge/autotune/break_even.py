@@ -156,12 +156,12 @@ def _levels(session: Session, size: tuple[int, int], batch: int) -> list[Level]:
     handles = [block.module.register_forward_pre_hook(hook(block.name), with_kwargs=True) for _, block in firsts]
     try:
         # A full step, at which blocks are given all tokens.
-        session.forced = Step(0, Kind.FULL, select=True, weights=True)
+        session.steps.forced = Step(0, Kind.FULL, select=True, weights=True)
         session.model(**inputs)
     finally:
         for handle in handles:
             handle.remove()
-    session.forced = Step(0, Kind.MERGED, select=True, weights=True)
+    session.steps.forced = Step(0, Kind.MERGED, select=True, weights=True)
     session.model(**inputs)
     found: dict[Hashable, Level] = {}
     for stack, block in firsts:

@@ -6,7 +6,6 @@ save_pretrained never sees them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -15,27 +14,22 @@ from torch import Tensor, nn
 from tokenmerge.config.base import MergeConfig
 from tokenmerge.config.keep import protected_tokens
 from tokenmerge.engine.arguments import as_one, refuse_empty, shapes_of_call
-from tokenmerge.engine.clock import Clock
 from tokenmerge.engine.compatibility import CACHE, can_run_twice, graph_limits, is_compiled, refuse_cache, suited
-from tokenmerge.engine.describe import describe, policy_of, refuse_misfit, warn_all_was_full, why_nothing
-from tokenmerge.engine.follow import Follower, RisingTime
-from tokenmerge.engine.forecast import CleanImage, Point
+from tokenmerge.engine.describe import describe, refuse_misfit, warn_all_was_full, why_nothing
 from tokenmerge.engine.hooks import PlacedHook
 from tokenmerge.engine.program import AttentionRow, Facts, SpanRow
 from tokenmerge.engine.residual import with_residuals
 from tokenmerge.engine.resolve import layout_of
-from tokenmerge.engine.schedule import Kind, Schedule, Step
-from tokenmerge.engine.skipping import Skipping, TimelineOf
+from tokenmerge.engine.schedule import Kind, Step
+from tokenmerge.engine.skipping import TimelineOf
 from tokenmerge.engine.stack_run import StackRun
 from tokenmerge.engine.state import State
+from tokenmerge.engine.steps import FULL_STEP, Steps
 from tokenmerge.engine.surroundings import look_around
 from tokenmerge.errors import MergeRuntimeError, NothingMergedError
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, named_arguments
 from tokenmerge.models.base import Call, Family, Stack, chosen_parts
 from tokenmerge.ops.compiling import outside_compile
-
-# Of a call that is left out of the schedule.
-FULL_STEP = Step(-1, Kind.FULL, select=False, weights=False)
 
 
 class Session:
@@ -59,15 +53,11 @@ class Session:
         self.family = family
         self.config = self._suited = suited(config, stacks)  # with a scope that suits the model
         self.keep, self.reference_ratio = keep, reference_ratio
-        self.policy = policy_of(config)
         self.state = State()
-        self.schedule = Schedule.begin(self.policy)
+        self.steps = Steps(model, family, self.config, self.state, timeline_of)
         self.step = FULL_STEP  # of the call that runs
-        self.forced: Step | None = None  # set to have the next calls run as this step, for counting
-        self.forced_progress: float | None = None
         self.attached = self.compiled = self.calibrating = False
         self.facts = Facts(self.config)
-        self.named_branch: Hashable = None  # set by loops that say which image a call belongs to
         self.batch = 0
         self.sampling_seed: Tensor | None = None  # () the step, if tokens are sampled: a number would compile again
         self.last_call: tuple[Args, Kwargs] | None = None
@@ -77,8 +67,6 @@ class Session:
         self._chooses_scope = config.scope is None
         self._inspected = self if inspected is None else inspected
         self._names = argument_names(model)
-        self.clock, self._follower, self._rising_time = Clock(), Follower(), RisingTime()
-        self.skipping = Skipping(model, timeline_of) if self.policy.step_speedup > 1 else None
         self._hooks: list[PlacedHook] = []
         refuse_misfit(model, self.config, family, stacks, keep, reference_ratio)
         # Every one of them, before the first step: a ratio of a later one may be wrong.
@@ -100,8 +88,8 @@ class Session:
         for stack in self.stacks:
             stack.attach()
         self._hooks.append(PlacedHook(self.model, "", "after", self.leave, with_kwargs=True))
-        if self.skipping is not None:
-            self.skipping.attach()
+        if self.steps.skipping is not None:
+            self.steps.skipping.attach()
 
     def detach(self) -> None:
         self.attached = False
@@ -110,18 +98,17 @@ class Session:
         self._hooks.clear()
         for stack in self.stacks:
             stack.detach()
-        if self.skipping is not None:
-            self.skipping.detach()
+        if self.steps.skipping is not None:
+            self.steps.skipping.detach()
         self.state.forget(release=True)
         graph_limits.release(self)
-        told = self.schedule.timeline is not None and not self.config.merges_tokens  # when the image began
+        told = self.steps.schedule.timeline is not None and not self.config.merges_tokens  # when the image began
         if self.full_calls and not (self.merged_calls or self.skipped_calls or told):
             warn_all_was_full(self.config)
 
     def reset(self) -> None:
         """Forget all plans, as if the next call were the first."""
-        self._follower.forget()
-        self._begin_image(None, release=True)
+        self.steps.reset()
 
     # -- a call ------------------------------------------------------------------------------------------------------
 
@@ -141,7 +128,7 @@ class Session:
         call = self.family.read_call((), named_arguments(self.model, args, kwargs))
         self.batch = given.shape[0]
         self.calls += 1
-        self.step = step = self._advance(call, args, kwargs, given)
+        self.step = step = self.steps.advance(call, args, kwargs, given)
         if step.kind is Kind.SKIPPED:
             return
         self._read_facts(call, step)
@@ -163,50 +150,6 @@ class Session:
         self.stacks = self._runs_of(with_residuals(self.model, [run.stack for run in self.stacks], args, kwargs))
         for stack in self.stacks:
             stack.attach()
-
-    def _advance(self, call: Call, args: Args, kwargs: Kwargs, inputs: Tensor) -> Step:
-        """Find out which step of which image this is."""
-        if self.forced is not None:
-            self.state.begin_call(0, self.forced.number, self.forced.select, self.forced.weights)
-            return self.forced
-        if call.full:
-            return FULL_STEP
-        # What is made in inference mode cannot take part in training.
-        signature = (call.signature, torch.is_inference_mode_enabled())
-        reading = self.clock.read(call.timestep, self.family.timestep_unit)
-        branch = self.named_branch if call.branch is None else call.branch
-        if branch is None:
-            position = self._follower.observe(reading, signature, self._condition(args, kwargs), inputs)
-            self._rising_time.observe(reading.value, position.new_image)
-        else:
-            position = self._follower.observe_named(reading.value, (signature, branch))
-        if position.new_image:
-            self._begin_image(reading.value)
-        if self.skipping is not None and (position.new_image or position.new_step):
-            self.schedule = self.schedule.knowing(self.skipping.begin_step(reading.value, inputs))
-        if position.new_step:
-            self.schedule = self.schedule.after(self._follower.progress or 0.0)
-        step = self.schedule.step
-        if self.skipping is not None:
-            clean = None if call.clean is None else CleanImage.of(inputs, *call.clean)
-            step = self.skipping.begin_call(position.branch, step, Point(step.number, reading.value), clean)
-        if step.kind is not Kind.SKIPPED:
-            self.state.begin_call(position.branch, step.number, step.select, step.weights)
-        return step
-
-    def _begin_image(self, first_timestep: float | None, release: bool = False) -> None:
-        self.state.forget(release)
-        timeline = None if self.skipping is None else self.skipping.begin_image(first_timestep)
-        self.schedule = Schedule.begin(self.policy, timeline)
-        if timeline is not None and timeline.short and not self.config.merges_tokens:
-            warn_all_was_full(self.config)  # now, for many never take a method out
-
-    def _condition(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
-        """What the image is made from, as far as known."""
-        names = (*self.family.conditions, *self.family.positions)
-        values = (given_argument(self._names, args, kwargs, name) for name in names)
-        # Pipelines that pass a list of texts make a new list, of the same texts, at every step.
-        return tuple(item for value in values for item in (value if isinstance(value, list) else (value,)))
 
     def _kind_of(self, stack: StackRun, step: Step, call: Call) -> Kind:
         """The kind of this step for one stack: what cannot run twice cannot be calibrated."""
@@ -251,7 +194,8 @@ class Session:
             stack.forget_call()
         mergeable = any(stack.program.merges for stack in self.stacks)
         merges = mergeable and self.step.kind is Kind.MERGED
-        if not mergeable and self.skipping is None and not (self.config.varies and self._merges_later()):
+        skipping = self.steps.skipping
+        if not mergeable and skipping is None and not (self.config.varies and self._merges_later()):
             reasons = why_nothing(stack.program for stack in self.stacks if stack.described.merging)
             raise NothingMergedError(
                 f"nothing was merged in this call ({reasons}). Use a larger image, a lower min_tokens or "
@@ -259,7 +203,7 @@ class Session:
             )
         self.merged_calls += merges
         self.full_calls += not merges
-        return None if self.skipping is None else self.skipping.end_call(output)
+        return None if skipping is None else skipping.end_call(output)
 
     @property
     def tokens_seen(self) -> dict[str, int]:
@@ -282,10 +226,10 @@ class Session:
         """Gather what every stack needs to know. What others put into the model is looked for at the first step."""
         facts = self.facts
         cached, subset_keys, caches = facts.cached, facts.subset_keys, facts.fixed_order == CACHE
-        if step.number == 0 or self.forced is not None:
+        if step.number == 0 or self.steps.forced is not None:
             cached, subset_keys, caches = self._inspected.look_around()
-        if caches and self.skipping is not None:
-            refuse_cache(self.policy.step_speedup)
+        if caches and self.steps.skipping is not None:
+            refuse_cache(self.config.step_speedup)
         fixed_order = call.fixed_order or (CACHE if caches else "")
         self._follow_order(bool(fixed_order or call.positional))
         found = Facts(
@@ -319,7 +263,7 @@ class Session:
         """The config with the ratio of this step as a number; None where that merges nothing."""
         if not self.config.varies:
             return self.config
-        progress = self._follower.progress if self.forced_progress is None else self.forced_progress
+        progress = self.steps.progress
         if progress is None:
             raise MergeRuntimeError(
                 f"{type(self.model).__name__} was called without a timestep, so a ratio that changes cannot follow the "

@@ -138,7 +138,7 @@ class StackRun:
         self._handed_for = self._asked_for(call)
         if program is self.program:
             return
-        kinds = (Kind.CALIBRATE, Kind.MERGED) if self.session.policy.full_every else (Kind.MERGED,)
+        kinds = (Kind.CALIBRATE, Kind.MERGED) if self.session.steps.policy.full_every else (Kind.MERGED,)
         # For all kinds, before anything is compiled: compiled code looks for hooks when it is made and never again.
         self.hooks.place([self._program(call, kind) for kind in kinds])
         self.program = program

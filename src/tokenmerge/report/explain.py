@@ -47,8 +47,8 @@ def explain(
         check_pixels(size)
     reports = [_explain_model(session, size, batch, steps) for session in sessions]
     # Before the first call nothing is measured that could contradict what is counted.
-    ran = [session.skipping for session, report in zip(sessions, reports, strict=True) if report.measured is not None]
-    unknown = any(skipping is not None and not skipping.counts_steps for skipping in ran)
+    ran = [session.steps for session, report in zip(sessions, reports, strict=True) if report.measured is not None]
+    unknown = any(each.skipping is not None and not each.skipping.counts_steps for each in ran)
     return Explanation(sessions[0].config, reports, timings, (UNKNOWN_STEPS,) if unknown else ())
 
 
@@ -70,7 +70,7 @@ def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | 
     moments: list[tuple[float, MultiplyAdds]] = []
     cached = 0
     for begin, end in _moments(session.config):
-        twin_session.forced_progress = begin
+        twin_session.steps.forced_progress = begin
         twin_session.reset()
         work, kept = _count_moment(twin_session, steps, unmerged, args, kwargs)
         moments.append((end - begin, work))
@@ -83,7 +83,7 @@ def _explain_model(session: Session, size: tuple[int, int] | None, batch: int | 
         multiply_adds=_over_moments(moments),
         attention=attention_kernels(session, twin_session),
         measured=_measured(session),
-        cached_bytes=cached + (_forecast_bytes(args, kwargs) if session.skipping is not None else 0),
+        cached_bytes=cached + (_forecast_bytes(args, kwargs) if session.steps.skipping is not None else 0),
         steps=steps,
     )
 
@@ -111,15 +111,15 @@ def _count_moment(
 
     def count(kind: Kind, select: bool = False, weights: bool = False) -> int:
         # Not the first step, at which what was recorded is forgotten.
-        session.forced = Step(1, kind, select, weights)
+        session.steps.forced = Step(1, kind, select, weights)
         return _count(session.model, args, kwargs)
 
-    full = count(Kind.CALIBRATE, select=True, weights=True) if session.policy.full_every else unmerged
+    full = count(Kind.CALIBRATE, select=True, weights=True) if session.steps.policy.full_every else unmerged
     kept = session.state.cached_bytes  # a new plan may let go of what is on the host
     select = count(Kind.MERGED, select=True, weights=True)
     weights = count(Kind.MERGED, weights=True)
     steady = count(Kind.MERGED)
-    counted = count_steps(session.policy, steps)
+    counted = count_steps(session.steps.policy, steps)
     total = counted.select * select + counted.weights * weights + counted.steady * steady + counted.full * full
     return MultiplyAdds(unmerged, steady, weights, select, full, total / counted.total), kept
 
@@ -143,7 +143,7 @@ def _measured(session: Session) -> Measured | None:
         session.selections,
         session.weightings,
         dict(session.tokens_seen),
-        session.state.cached_bytes + (0 if session.skipping is None else session.skipping.cached_bytes),
+        session.state.cached_bytes + (0 if session.steps.skipping is None else session.steps.skipping.cached_bytes),
         session.skipped_calls,
     )
 

@@ -97,16 +97,16 @@ def fewer_steps(whole: Generation, share: float) -> Generation:
 def merged(subject: Subject, config: MergeConfig, steps: int, name: str) -> Generation:
     """A method of tokenmerge over a generation of evenly spaced steps."""
     with _attached(subject, config) as session:
-        kinds = Counter(_without_number(step) for step in steps_of(session.policy, steps))
+        kinds = Counter(_without_number(step) for step in steps_of(session.steps.policy, steps))
 
         def run(step: Step) -> tuple[Kernel, ...]:
             if step.kind is Kind.SKIPPED:
                 return _forecast(subject)
-            session.forced = step
+            session.steps.forced = step
             return tuple(record(lambda: subject.call(0)))
 
         # The first one makes what the others read.
-        run(Step(0, Kind.CALIBRATE if session.policy.full_every else Kind.MERGED, True, True))
+        run(Step(0, Kind.CALIBRATE if session.steps.policy.full_every else Kind.MERGED, True, True))
         return Generation(name, tuple((count, run(step)) for step, count in kinds.items()))
 
 

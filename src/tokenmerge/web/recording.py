@@ -215,7 +215,7 @@ class _Recorder:
         grid = stack.program.grid
         if len(grid) == 2:
             found = kmeans(tokens[-1].detach().float().cpu(), CLUSTERS).numpy()
-            self.clusters[block.name, self.session.schedule.number] = found
+            self.clusters[block.name, self.session.step.number] = found
             self.grids[block.name] = grid[0], grid[1]
         self.overhead += time.perf_counter() - begin
 
@@ -230,7 +230,7 @@ class _Recorder:
                     # Without the stopwatch that stands around it.
                     bare = getattr(operator, "bare", operator)
                     view = MergeView((grid[0], grid[1]), bare, operator.destinations.shape[0], self._order(stack))
-                    self.views[block.name, self.session.schedule.number] = view
+                    self.views[block.name, self.session.step.number] = view
             self.overhead += time.perf_counter() - begin
 
         return note
@@ -243,4 +243,4 @@ class _Recorder:
 
     def _wanted(self, stack: StackRun) -> bool:
         merges = stack.kind is Kind.MERGED and not self.session.calibrating and stack.program.merges
-        return merges and self.session.schedule.number in self.steps
+        return merges and self.session.step.number in self.steps
