@@ -11,8 +11,6 @@ from tokenmerge.errors import ConfigError, UnsupportedModelError
 from tokenmerge.models.allegro import AllegroFamily
 from tokenmerge.models.auraflow import AuraFlowFamily
 from tokenmerge.models.base import Family, is_a
-from tokenmerge.models.bria import BriaFamily, BriaFiboFamily
-from tokenmerge.models.chroma import ChromaFamily
 from tokenmerge.models.cogvideox import CogVideoXFamily, ConsisIDFamily
 from tokenmerge.models.cogview import CogView3PlusFamily, CogView4Family
 from tokenmerge.models.cosmos import CosmosFamily
@@ -22,6 +20,13 @@ from tokenmerge.models.ernie_image import ErnieImageFamily
 from tokenmerge.models.flux import FluxFamily
 from tokenmerge.models.flux2 import Flux2Family
 from tokenmerge.models.flux3 import Flux3Family
+from tokenmerge.models.flux_derived import (
+    BriaFamily,
+    BriaFiboFamily,
+    ChromaFamily,
+    LongCatImageFamily,
+    OvisImageFamily,
+)
 from tokenmerge.models.glm_image import GlmImageFamily
 from tokenmerge.models.hidream import HiDreamFamily
 from tokenmerge.models.hunyuan_dit import HunyuanDiTFamily
@@ -31,14 +36,12 @@ from tokenmerge.models.hunyuan_video15 import HunyuanVideo15Family
 from tokenmerge.models.kandinsky5 import Kandinsky5Family
 from tokenmerge.models.krea2 import Krea2Family
 from tokenmerge.models.latte import LatteFamily
-from tokenmerge.models.longcat_image import LongCatImageFamily
 from tokenmerge.models.ltx import LTXFamily
 from tokenmerge.models.ltx2 import LTX2Family
 from tokenmerge.models.lumina2 import Lumina2Family
 from tokenmerge.models.mochi import MochiFamily
 from tokenmerge.models.nucleus import NucleusFamily
 from tokenmerge.models.omnigen import OmniGenFamily
-from tokenmerge.models.ovis_image import OvisImageFamily
 from tokenmerge.models.pixart import PixArtFamily
 from tokenmerge.models.prx import PRXFamily
 from tokenmerge.models.qwen_image import QwenImageFamily
