@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tokenmerge.errors import MergeRuntimeError
-from tokenmerge.ops.host import read_back
+from tokenmerge.ops.host import changes_of, read_back
 
 # What a model is given as its timestep: the noise that is left in any unit, time from 0 to 1 as noise is removed, or
 # log(sigma) / 4, which becomes negative (EDM).
@@ -44,7 +44,7 @@ class Timesteps:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor  # kept, so that no other tensor comes to lie in its storage
-        self._version = _version(tensor)
+        self._version = changes_of(tensor)
         count = _room(tensor)
         self.values: list[float] = read_back(tensor.as_strided((count,), (1,), 0).float())
         # For timesteps that are computed from these: the first one that was read, whether a second one agreed, and
@@ -56,7 +56,7 @@ class Timesteps:
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in the same storage, unchanged since."""
         # Inference tensors do not count their changes: they are taken to be unchanged.
-        return _storage(tensor) == _storage(self._tensor) and _version(tensor) == self._version
+        return _storage(tensor) == _storage(self._tensor) and changes_of(tensor) == self._version
 
 
 class Clock:
@@ -179,10 +179,6 @@ def _room(tensor: Tensor) -> int:
 
 def _storage(tensor: Tensor) -> tuple[int, Any]:
     return tensor.untyped_storage()._cdata, tensor.dtype
-
-
-def _version(tensor: Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version
 
 
 def _largest(timestep: Tensor, unit: Unit) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tokenmerge.engine.clock import Reading, Timesteps
 from tokenmerge.errors import NothingMergedWarning
-from tokenmerge.ops.host import read_back
+from tokenmerge.ops.host import changes_of, read_back
 
 # Guidance takes two or three branches; loops that make several images in turns have one for each.
 MOST_BRANCHES = 16
@@ -43,14 +43,14 @@ class Condition:
     """What an image is made from: text embeddings, labels, position ids. Known by identity, and if not, by value."""
 
     def __init__(self, values: tuple[Any, ...]) -> None:
-        self._given = tuple((value, _version(value)) for value in values)
+        self._given = tuple((value, changes_of(value)) for value in values)
         # The loop may go on to change its own.
         self._values = tuple(value.clone() if isinstance(value, Tensor) else value for value in values)
 
     def is_given(self, values: tuple[Any, ...]) -> bool:
         """Whether these are the very objects, unchanged."""
         return len(values) == len(self._given) and all(
-            value is own and _version(value) == version
+            value is own and changes_of(value) == version
             for value, (own, version) in zip(values, self._given, strict=True)
         )
 
@@ -230,11 +230,6 @@ class RisingTime:
                 NothingMergedWarning,
                 stacklevel=2,
             )
-
-
-def _version(value: Any) -> int | None:
-    """How often a tensor was changed in place. Those of inference mode do not count it."""
-    return None if not isinstance(value, Tensor) or value.is_inference() else value._version
 
 
 def _equal(one: Any, other: Any) -> bool:

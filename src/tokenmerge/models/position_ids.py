@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tokenmerge.errors import MergeRuntimeError
 from tokenmerge.ops.compiling import outside_compile
-from tokenmerge.ops.host import read_back
+from tokenmerge.ops.host import changes_of, read_back
 
 # Reading ids waits for the device. Pipelines pass the same tensor at every step, so it is read once a generation.
 _READ: Any = WeakTensorKeyDictionary()
@@ -59,7 +59,7 @@ def lengths_of(mask: Tensor) -> tuple[int, ...]:
 
 
 def _once(values: Tensor, read: Callable[[Tensor], Read], how: int) -> Read:
-    asked = None if values.is_inference() else values._version, how
+    asked = changes_of(values), how
     known: dict[Any, Read] = _READ.setdefault(values, {})
     if asked not in known:
         if any(version != asked[0] for version, _ in known):
