@@ -8,8 +8,7 @@ from tokenmerge.config.checks import check_whole, store_tuple
 from tokenmerge.config.interfaces import BlockContext
 from tokenmerge.config.ratio import is_number
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.matched import MatchedOperator
-from tokenmerge.methods.tomesd import ToMeSD
+from tokenmerge.methods.tomesd import MatchedOperator, ToMeSD
 from tokenmerge.ops.bipartite import Matching, merge_by_mlerp, merge_by_pruning
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,9 +15,37 @@ from tokenmerge.config.checks import check_flag, check_whole
 from tokenmerge.config.interfaces import BlockContext, CannotMerge, Layout, Operators, operators_for
 from tokenmerge.config.ratio import Ratio, numbers_of
 from tokenmerge.errors import ConfigError
-from tokenmerge.methods.matched import MatchedOperator
-from tokenmerge.ops.bipartite import Matching, count_destinations, match_tokens, merge_by_mean, split_tokens
+from tokenmerge.ops.bipartite import (
+    Matching,
+    count_destinations,
+    match_tokens,
+    merge_by_mean,
+    split_tokens,
+    unmerge_by_copy,
+)
 from tokenmerge.ops.similarity import unit_tokens
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedOperator:
+    """Merges tokens into the ones they were matched with, and copies back."""
+
+    matching: Matching
+    combine: Callable[[Tensor, Matching], Tensor]  # (B, N, C) -> (B, M, C)
+
+    @property
+    def mass(self) -> Tensor:
+        return self.matching.mass
+
+    @property
+    def destinations(self) -> Tensor:
+        return self.matching.kept
+
+    def merge(self, tokens: Tensor) -> Tensor:
+        return self.combine(tokens, self.matching)
+
+    def unmerge(self, tokens: Tensor) -> Tensor:
+        return unmerge_by_copy(tokens, self.matching)
 
 
 @dataclass(frozen=True, kw_only=True)
