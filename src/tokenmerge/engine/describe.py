@@ -14,7 +14,7 @@ from tokenmerge.engine.compatibility import misfit
 from tokenmerge.engine.program import Program, StackDescription
 from tokenmerge.engine.schedule import Policy
 from tokenmerge.errors import ConfigError, NothingMergedError, NothingMergedWarning
-from tokenmerge.models.base import Block, Family, Part, Stack, chosen_parts, nowhere
+from tokenmerge.models.base import Family, Stack, chosen_parts, nowhere
 from tokenmerge.models.check import problems_of
 
 
@@ -132,14 +132,3 @@ def warn_all_was_full(config: MergeConfig) -> None:
             f"such as ToMA(ratio=0.5, keys='all'), and compare the images."
         )
     warnings.warn(message, NothingMergedWarning, stacklevel=3)
-
-
-def attention_of(block: Block, part: Part) -> nn.Module:
-    return block.module.get_submodule(part.attention_path)
-
-
-def modules_inside(block: Block, part: Part) -> Iterable[nn.Module]:
-    """Every module between where tokens enter a part and where they leave it, without the block itself."""
-    names = {part.module, part.leaves or part.module} if part.attention is None else {""}
-    modules = [block.module.get_submodule(name) for name in names]
-    return (inner for module in modules for inner in module.modules() if inner is not block.module)

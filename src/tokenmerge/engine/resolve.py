@@ -286,13 +286,9 @@ class _Resolver:
             moves_rotary=row.block.rotary is not None and self.scope == "site" and not asks,
             merged_inside=self.scope == "site" and bool(part.module) and part.attention == "",
         )
-        return row if self._is_needed(row, self._wraps) else None
-
-    @staticmethod
-    def _is_needed(row: AttentionRow, wrapped: bool) -> bool:
-        """Whether the attention has to get anything; or might get a mask, which must then be shortened."""
-        gets = row.weighs or row.reads or row.asks or row.moves_rotary
-        return gets or (row.part.mask != "none" and not wrapped)
+        # Or it might get a mask, which must then be shortened.
+        needed = row.weighs or row.reads or row.asks or row.moves_rotary or (part.mask != "none" and not self._wraps)
+        return row if needed else None
 
     def _weighs(self, part: Part) -> bool:
         """Whether keys get weights for what they stand for: not where all are of the grid and stand for as many."""

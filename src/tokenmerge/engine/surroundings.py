@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from torch import nn
+
 from tokenmerge.engine.compatibility import keeps_outputs, takes_other_keys
-from tokenmerge.engine.describe import attention_of, modules_inside
 from tokenmerge.engine.program import StackDescription
+from tokenmerge.models.base import Block, Part
 
 
 def look_around(
@@ -20,12 +22,23 @@ def look_around(
     cached = frozenset(
         block.path(part)
         for block, part in parts
-        if set(part.kinds) <= set(chosen) and keeps_outputs(modules_inside(block, part))
+        if set(part.kinds) <= set(chosen) and keeps_outputs(_modules_inside(block, part))
     )
     subset_keys = frozenset(
         block.path(part)
         for block, part in parts
-        if subsets and part.own_keys and takes_other_keys(attention_of(block, part))
+        if subsets and part.own_keys and takes_other_keys(_attention_of(block, part))
     )
     blocks = (block.module for stack in stacks for block in stack.stack.blocks)
     return cached, subset_keys, bool(cached) or keeps_outputs(blocks)
+
+
+def _attention_of(block: Block, part: Part) -> nn.Module:
+    return block.module.get_submodule(part.attention_path)
+
+
+def _modules_inside(block: Block, part: Part) -> Iterable[nn.Module]:
+    """Every module between where tokens enter a part and where they leave it, without the block itself."""
+    names = {part.module, part.leaves or part.module} if part.attention is None else {""}
+    modules = [block.module.get_submodule(name) for name in names]
+    return (inner for module in modules for inner in module.modules() if inner is not block.module)
