@@ -55,7 +55,7 @@ def test_it_goes_to_the_host_and_back_without_waiting(
 ) -> None:
     loop = watched(tiny(name), config(offload), monkeypatch)
     memories = session_on(loop.model).state._memories.values()
-    kept = [tensor for memory in memories for branch in memory.branches for tensor in branch.tensors]
+    kept = [tensor for memory in memories for branch in memory.branches.values() for tensor in branch.tensors]
     assert kept
     assert {tensor.device for tensor in kept} == {torch.device("cpu") if offload else CUDA}
     assert loop.gpu.reads == 2  # the timesteps of each generation

@@ -51,5 +51,5 @@ def test_forgetting_drops_every_operator_in_place() -> None:
     run(group)
     state.forget()
     assert group.current.operators is None
-    assert all(branch.operators is None for branch in group.branches)
+    assert all(branch.operators is None for branch in group.branches.values())
     assert state.group("blocks") is group

@@ -25,7 +25,7 @@ from tokenmerge.engine.skipping import TimelineOf
 from tokenmerge.engine.stack_run import StackRun
 from tokenmerge.engine.state import State
 from tokenmerge.engine.steps import FULL_STEP, Steps
-from tokenmerge.engine.surroundings import look_around
+from tokenmerge.engine.surroundings import Surroundings, look_around
 from tokenmerge.errors import MergeRuntimeError, NothingMergedError
 from tokenmerge.models.arguments import Args, Kwargs, argument_names, given_argument, named_arguments
 from tokenmerge.models.base import Call, Family, Stack, chosen_parts
@@ -66,6 +66,7 @@ class Session:
         self.noted: dict[SpanRow | AttentionRow, int] = {}  # tokens that each row ran on in its last call
         self._chooses_scope = config.scope is None
         self._inspected = self if inspected is None else inspected
+        self._surroundings: Surroundings = frozenset(), frozenset(), False
         self._names = argument_names(model)
         self._hooks: list[PlacedHook] = []
         refuse_misfit(model, self.config, family, stacks, keep, reference_ratio)
@@ -224,10 +225,9 @@ class Session:
 
     def _read_facts(self, call: Call, step: Step) -> None:
         """Gather what every stack needs to know. What others put into the model is looked for at the first step."""
-        facts = self.facts
-        cached, subset_keys, caches = facts.cached, facts.subset_keys, facts.fixed_order == CACHE
         if step.number == 0 or self.steps.forced is not None:
-            cached, subset_keys, caches = self._inspected.look_around()
+            self._surroundings = self._inspected.look_around()
+        cached, subset_keys, caches = self._surroundings
         if caches and self.steps.skipping is not None:
             refuse_cache(self.config.step_speedup)
         fixed_order = call.fixed_order or (CACHE if caches else "")
@@ -241,10 +241,10 @@ class Session:
             subset_keys,
             self.reference_ratio,
         )
-        if found != facts:
+        if found != self.facts:  # the same object is handed on, by which stacks see that nothing is new
             self.facts = found
 
-    def look_around(self) -> tuple[frozenset[str], frozenset[str], bool]:
+    def look_around(self) -> Surroundings:
         subsets = self.config.correction is not None and self.config.keys != "all" and self.keep is None
         return look_around([stack.described for stack in self.stacks], self.config.parts, subsets)
 

@@ -70,7 +70,7 @@ class StackRun:
             span.begin_call()
         # By identity, because this is asked at every step.
         if self.call is not None and not all(map(is_, self._asked_for(self.call), self._handed_for)):
-            self._hand()
+            self._hand(self.call)
 
     def _asked_for(self, call: StackCall) -> tuple[Any, ...]:
         """What decides which row each span is to have."""
@@ -113,7 +113,7 @@ class StackRun:
     @outside_compile
     def _settle(self, call: StackCall) -> None:
         self.call = None  # an error on the way leaves nothing settled
-        self._hand_for(call)
+        self._hand(call)
         self.call = call
 
     def leave_owner(self, owner: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> Any:
@@ -127,12 +127,7 @@ class StackRun:
 
     # -- programs ---------------------------------------------------------------------------------------------------
 
-    @outside_compile
-    def _hand(self) -> None:
-        assert self.call is not None
-        self._hand_for(self.call)
-
-    def _hand_for(self, call: StackCall) -> None:
+    def _hand(self, call: StackCall) -> None:
         """Give every span and hook its row for this call."""
         program = self._program(call, self.kind)
         self._handed_for = self._asked_for(call)

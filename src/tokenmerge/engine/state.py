@@ -38,13 +38,11 @@ class BranchOperators:
 class Group:
     """The plans of blocks that share one: operators for each guidance branch."""
 
-    branches: list[BranchOperators] = field(default_factory=list)
+    branches: dict[int, BranchOperators] = field(default_factory=dict)
     current: BranchOperators = field(default_factory=BranchOperators)
 
     def begin(self, branch: int, select: bool, weights: bool) -> None:
-        while len(self.branches) <= branch:
-            self.branches.append(BranchOperators())
-        self.current = current = self.branches[branch]
+        self.current = current = self.branches.setdefault(branch, BranchOperators())
         current.select_due |= select
         current.weights_due |= weights or select
         if select:
@@ -125,16 +123,14 @@ def _on_host(tensor: Tensor, room: Tensor | None) -> Tensor:
 class Memory:
     """What a span recorded at full steps: a memory for each guidance branch."""
 
-    branches: list[BranchMemory] = field(default_factory=list)
+    branches: dict[int, BranchMemory] = field(default_factory=dict)
     current: BranchMemory = field(default_factory=BranchMemory)
     reordered: bool = False
     outlasts_plans: bool = False  # merged tokens are the same ones whatever the plan
     offloads: bool = False  # it is on the host between steps
 
     def begin(self, branch: int, step: int, new_plan: bool) -> None:
-        while len(self.branches) <= branch:
-            self.branches.append(BranchMemory())
-        self.current = current = self.branches[branch]
+        self.current = current = self.branches.setdefault(branch, BranchMemory())
         # Compared here: in compiled code every number of a step would be another graph.
         current.calibrated_now, current.step = current.calibrated_now and step == current.step, step
         if new_plan and not self.outlasts_plans:
@@ -147,7 +143,7 @@ class Memory:
         """Forget what was recorded in another order of tokens."""
         if reordered != self.reordered:
             self.reordered = reordered
-            for branch in self.branches:
+            for branch in self.branches.values():
                 branch.forget()
 
 
@@ -188,7 +184,7 @@ class State:
 
     @property
     def cached_bytes(self) -> int:
-        branches = (branch for memory in self._memories.values() for branch in memory.branches)
+        branches = (branch for memory in self._memories.values() for branch in memory.branches.values())
         return sum(tensor.nbytes for branch in branches for tensor in branch.tensors)
 
     def forget(self, release: bool = False) -> None:
@@ -199,12 +195,12 @@ class State:
         self.branch = self.step = 0
         # Not new objects: compiled code is thrown away with those it has seen.
         for group in self._groups.values():
-            for operators in group.branches:
+            for operators in group.branches.values():
                 operators.operators, operators.select_due, operators.weights_due = None, True, True
                 operators.derived.clear()
             group.begin(0, True, True)
         for memory in self._memories.values():
-            for branch in memory.branches:
+            for branch in memory.branches.values():
                 # The image before this one had no use for what was not recorded: its size may have been another.
                 (branch.forget if branch.recorded and not release else branch.release)()
                 branch.step, branch.calibrated_now = -1, False

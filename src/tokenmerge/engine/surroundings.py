@@ -10,11 +10,12 @@ from tokenmerge.engine.compatibility import keeps_outputs, takes_other_keys
 from tokenmerge.engine.program import StackDescription
 from tokenmerge.models.base import Block, Part
 
+# Parts with a cache inside, parts whose attention can read a subset of keys, and whether there is a cache.
+Surroundings = tuple[frozenset[str], frozenset[str], bool]
 
-def look_around(
-    stacks: list[StackDescription], chosen: Iterable[str], subsets: bool
-) -> tuple[frozenset[str], frozenset[str], bool]:
-    """Parts with a cache inside, parts whose attention can read a subset of keys, and whether there is a cache.
+
+def look_around(stacks: list[StackDescription], chosen: Iterable[str], subsets: bool) -> Surroundings:
+    """What others have put into these stacks.
 
     chosen: the parts that merge. subsets: whether full steps are to read a subset of keys at all.
     """
