@@ -12,12 +12,11 @@ from torch.nn import functional
 
 from tokenmerge.config.interfaces import Layout
 from tokenmerge.engine.arguments import TokenArgument
-from tokenmerge.engine.carrier import Carrier
 from tokenmerge.engine.compatibility import refuse_perturbed
 from tokenmerge.engine.correction import record_full, unmerge_corrected
 from tokenmerge.engine.inner import Asked, InnerAttention, Weights
 from tokenmerge.engine.program import AttentionRow
-from tokenmerge.engine.rotary import derived, rows_of_kept, with_moved
+from tokenmerge.engine.rotary import RotaryCarrier
 from tokenmerge.engine.span import refuse_image_mask
 from tokenmerge.engine.state import Group, Memory
 from tokenmerge.errors import MergeRuntimeError
@@ -37,15 +36,15 @@ class _Called(NamedTuple):
     behind: int
 
 
-class AttentionHook(Carrier[AttentionRow]):
+class AttentionHook(RotaryCarrier[AttentionRow]):
     """Hands an attention what its merged tokens stand for."""
 
     def __init__(self, session: Session, name: str, argument: TokenArgument, module: nn.Module) -> None:
         """argument: how the attention is given tokens; read before, because torch.compile cannot follow `inspect`."""
-        super().__init__(session, name)
+        super().__init__(session, name, argument.names)
         self._backend = backend_of(module)  # asked before, because torch.compile cannot follow that either
         self._acts_inside = False
-        self._argument, self._names = argument, argument.names
+        self._argument = argument
         self._inner: InnerAttention | None = None  # entered while the attention runs
         self.is_small = True  # in its last call: too small to gain by doing without a mask
 
@@ -65,21 +64,21 @@ class AttentionHook(Carrier[AttentionRow]):
             self._backend = backend_of(module)
         if row.subset is not None:
             context = self._argument.read(args, kwargs).index_select(1, row.subset)
-            return with_argument(self._names, args, kwargs, row.part.context_argument, context)
+            return with_argument(self.names, args, kwargs, row.part.context_argument, context)
         if row.records:
             self._enter_inner(row, self._called(row, args, kwargs), args, kwargs, Asked(None, self._record_answers))
             return None
         return self._attend_merged(row, module, args, kwargs)
 
     def _attend_merged(self, row: AttentionRow, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        names, called = self._names, self._called(row, args, kwargs)
+        names, called = self.names, self._called(row, args, kwargs)
         if row.given == row.layout.tokens and not torch.compiler.is_compiling():
             # No span merges before it, so it says how many queries it was asked.
             self.session.noted[row] = called.tokens.shape[1] - row.given + row.layout.kept
         if row.moves_rotary:
             assert row.block.rotary is not None
             name = row.block.rotary.attention_argument or row.block.rotary.argument
-            args, kwargs = with_moved(names, args, kwargs, name, self.group, "rotary", partial(self._moved, row))
+            args, kwargs = self.with_moved(args, kwargs, name, "rotary", partial(self._moved, row))
         # A mask over text alone stays: the attention itself goes on to the image.
         of_text = row.part.text_mask or "self" not in row.part.kinds
         given = None if of_text else given_argument(names, args, kwargs, row.part.mask_argument)
@@ -117,17 +116,6 @@ class AttentionHook(Carrier[AttentionRow]):
             self._inner.leave_late()
             self._inner = None
 
-    @property
-    def _operators(self) -> Any:
-        operators = self.group.current.operators
-        if operators is None:
-            assert self.row is not None
-            raise MergeRuntimeError(
-                f"{self.row.block.name} was called before its tokens were merged: a module before it was left out, or "
-                f"something answers in its place. Take that out, or use scope='block' or 'site'."
-            )
-        return operators
-
     def _enter_inner(
         self,
         row: AttentionRow,
@@ -156,7 +144,7 @@ class AttentionHook(Carrier[AttentionRow]):
         """(B, K) which keys of its sequence the attention reads; None where it reads all."""
         if not row.reads:
             return None
-        keys = self._operators.keys
+        keys: Any = self.operators.keys
         if keys.destinations is None:
             raise MergeRuntimeError(
                 f"this model computes queries and keys from the same tokens, so keys can only be sampled, not "
@@ -168,7 +156,7 @@ class AttentionHook(Carrier[AttentionRow]):
         """Which queries of its sequence the attention is asked; None where it is asked all that it is given."""
         if not row.asks:
             return None
-        queries = self._operators.queries
+        queries: Any = self.operators.queries
 
         def spread(answers: Tensor) -> Tensor:
             before, grid, behind = row.pieces(answers, row.layout.kept)
@@ -192,7 +180,7 @@ class AttentionHook(Carrier[AttentionRow]):
 
     def _mask(self, row: AttentionRow, given: Tensor | None, called: _Called) -> Tensor | None:
         """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
-        keys = self._operators.keys
+        keys = self.operators.keys
         mass = keys.mass if keys is not None and row.weighs else None
         if keys is None or (mass is None and (given is None or (row.full and not row.reads))):
             return None
@@ -206,7 +194,7 @@ class AttentionHook(Carrier[AttentionRow]):
             made = functional.pad(made.to(tokens.dtype), (before, behind))
             return made[:, None] if flat else made[:, None, None]
 
-        made: Tensor = derived(self.group, ("mask", before, behind, flat, tokens.dtype, mass is None), mass, weights)
+        made: Tensor = self.derived(("mask", before, behind, flat, tokens.dtype, mass is None), mass, weights)
         if given is None:
             return made
         given = given[:, None, None] if given.dim() == 2 else given
@@ -234,7 +222,7 @@ class AttentionHook(Carrier[AttentionRow]):
         tokens = self._argument.read(args, kwargs)
         if row.part.own_keys:
             return _Called(tokens, 0, 0)
-        text = given_argument(self._names, args, kwargs, row.part.context_argument)
+        text = given_argument(self.names, args, kwargs, row.part.context_argument)
         # Some pass the same tokens once more, for keys.
         others = tokens.shape[1] - row.called_with + (0 if text is None or text is tokens else text.shape[1])
         behind = others if row.part.text == "last" else row.trailing
@@ -242,7 +230,7 @@ class AttentionHook(Carrier[AttentionRow]):
 
     def _moved(self, row: AttentionRow, rows: Any) -> Any:
         rows = rows if row.placement is None else row.placement.grid_last(rows)
-        return rows_of_kept(row, self.group, rows, self.session)
+        return self.rows_of_kept(row, rows)
 
 
 def _shortened(mask: Tensor, before: int, behind: int, layout: Layout, dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tokenmerge.config.interfaces import Operators
 from tokenmerge.engine.arguments import TokenArgument, joined, with_changed
 from tokenmerge.engine.carrier import Carrier
 from tokenmerge.engine.compatibility import refuse_fused, refuse_perturbed
@@ -46,12 +45,6 @@ class Span(Carrier[SpanRow]):
     def forget_call(self) -> None:
         self._entered = self._image = None
         self._has_merged = False
-
-    @property
-    def operators(self) -> Operators:
-        operators = self.group.current.operators
-        assert operators is not None, "a plan is refreshed before it is used"
-        return operators
 
     # -- the two halves ----------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class StackHooks:
             return self._new_span(row) if row.where != "transformer" else self._new_wrapping()
         block = row.block.module
         if isinstance(row, RotaryRow):
-            rotary = RotaryHook(self.session, row.block.name, block)
+            rotary = RotaryHook(self.session, row.block.name, argument_names(block))
             return rotary, [_Wanted(block, "", "before", rotary.move)]
         path = row.part.attention_path
         # An attention that the part does not begin with takes its tokens first.
