@@ -150,7 +150,7 @@ class AttentionHook(RotaryCarrier[AttentionRow]):
                 f"this model computes queries and keys from the same tokens, so keys can only be sampled, not "
                 f"averaged, and {type(self.session.config).__name__} averages them: use SampledKeys or ToDo."
             )
-        return self._in_sequence(row, keys.destinations, called)
+        return self._in_sequence(row, "keys", keys.destinations, called)
 
     def _asked(self, row: AttentionRow, called: _Called) -> Asked | None:
         """Which queries of its sequence the attention is asked; None where it is asked all that it is given."""
@@ -162,7 +162,7 @@ class AttentionHook(RotaryCarrier[AttentionRow]):
             before, grid, behind = row.pieces(answers, row.layout.kept)
             return row.rejoined(before, unmerge_corrected(queries, grid, self.memories.get(0)), behind)
 
-        return Asked(self._in_sequence(row, queries.destinations, called), spread)
+        return Asked(self._in_sequence(row, "queries", queries.destinations, called), spread)
 
     def _record_answers(self, answers: Tensor) -> Tensor:
         row = self.row
@@ -170,13 +170,18 @@ class AttentionHook(RotaryCarrier[AttentionRow]):
         record_full(self.memories[0], row.in_plan_order(row.given_pieces(answers)[1]))
         return answers
 
-    def _in_sequence(self, row: AttentionRow, indices: Tensor, called: _Called) -> Tensor:
+    def _in_sequence(self, row: AttentionRow, which: str, indices: Tensor, called: _Called) -> Tensor:
         """(B, M) among the tokens of the grid -> (B, M + others): the same in the whole sequence, and all others."""
         before, behind = called.before, called.behind
-        if row.placement is not None and row.full:
-            return row.placement.indices(indices, before + row.given)
-        others = torch.arange(before + row.given + behind, device=indices.device).expand(indices.shape[0], -1)
-        return torch.cat([others[:, :before], indices + before, others[:, before + row.given :]], dim=1)
+        placement = row.placement if row.full else None
+
+        def whole() -> Tensor:
+            if placement is not None:
+                return placement.indices(indices, before + row.given)
+            others = torch.arange(before + row.given + behind, device=indices.device).expand(indices.shape[0], -1)
+            return torch.cat([others[:, :before], indices + before, others[:, before + row.given :]], dim=1)
+
+        return self.derived((which, before, row.given, behind, placement), indices, whole)  # type: ignore[no-any-return]
 
     def _mask(self, row: AttentionRow, given: Tensor | None, called: _Called) -> Tensor | None:
         """The additive mask over keys, the merged ones weighted by what they stand for (design: proportional)."""
