@@ -122,13 +122,14 @@ def why_nothing(programs: Iterable[Program]) -> str:
 def warn_all_was_full(config: MergeConfig) -> None:
     if config.merges_tokens:
         message = (
-            "nothing was merged: the images had so few steps that all of them ran full. Use more steps; or, for models "
-            "of a single step, a method without a correction, such as ToMA(ratio=0.5, keys='all')."
+            "nothing was merged: all steps ran full, because there were too few of them, or too few tokens. Use more "
+            "steps or a larger image; or, for models of a single step, a method without a correction, such as "
+            "ToMA(ratio=0.5, keys='all')."
         )
     else:
         message = (
             f"no step was skipped, so the images are as without {type(config).__name__}: those of fewer than six steps "
-            f"skip none, because each step changes too much. Use fewer steps; or try a method that merges tokens, "
-            f"such as ToMA(ratio=0.5, keys='all'), and compare the images."
+            f"skip none, because each step changes too much. A lower num_inference_steps is faster; or try a method "
+            f"that merges tokens, such as ToMA(ratio=0.5, keys='all'), and compare the images."
         )
     warnings.warn(message, NothingMergedWarning, stacklevel=3)
