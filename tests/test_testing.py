@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent / "models"))
@@ -16,7 +18,7 @@ from test_foreign import ConsistencyFamily, FlowFamily, seeded
 from tiny_models import made, tiny
 
 from tokenmerge.models import family_of
-from tokenmerge.models.base import Part, Rotary, Stack, cos_sin_at, rows_at
+from tokenmerge.models.base import Family, Part, Rotary, Stack, blocks_of, cos_sin_at, rows_at
 from tokenmerge.testing import check_family
 
 
@@ -58,6 +60,74 @@ def test_what_is_wrong_is_said_once(wrong: dict[str, Any], said: str) -> None:
         setattr(family, name, value)
     problems = check_family(seeded(FlowDiT), family, (128, 128))
     assert len([problem for problem in problems if re.search(said, problem)]) == 1, problems
+
+
+def test_levels_of_a_unet_without_downsample_are_said() -> None:
+    class SameLevel(ConsistencyFamily):
+        def stacks(self, model: nn.Module) -> list[Stack]:
+            return [dataclasses.replace(stack, downsample=1) for stack in super().stacks(model)]
+
+    (problem,) = check_family(seeded(ConsistencyUNet), SameLevel(), (16, 16))
+    assert re.search("'top' and 'bottom' have grids of .16, 16. and .8, 8. tokens and the same downsample", problem)
+
+
+def test_blocks_with_other_modules_between_them_need_stacks_of_their_own() -> None:
+    class OneStack(ConsistencyFamily):
+        def stacks(self, model: nn.Module) -> list[Stack]:
+            top, after = super().stacks(model)
+            return [dataclasses.replace(top, blocks=(*top.blocks, *after.blocks))]
+
+    class Level(ConsistencyUNet):
+        def forward(self, x: Any, sigma: float) -> Any:
+            top = self.inside(self.top(self.inside(x) + sigma)[:, :3])
+            return self.outside(self.bottom(top))
+
+    Level.__name__ = "ConsistencyUNet"
+    (problem,) = check_family(seeded(Level), OneStack(), (16, 16))
+    assert "give blocks that other modules stand between, such as convolutions, a Stack each" in problem
+
+
+class SequenceDenoiser(nn.Module):
+    """A transformer of a sequence, made of PyTorch's own layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.outside = nn.Linear(1, 16), nn.Linear(16, 1)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Any, t: Any) -> Any:
+        return self.outside(self.encoder(self.inside(x[..., None]) + t)).squeeze(-1)
+
+
+class SequenceFamily(Family):
+    name = class_name = "SequenceDenoiser"
+    latent, timestep, conditions = "x", "t", ()
+    mask: Any = "none"
+    row: tuple[int, ...] = (1, 64)
+
+    def stacks(self, model: nn.Module) -> list[Stack]:
+        parts = Part(("self",), "self_attn", mask=self.mask), Part(("mlp",), "linear1", "linear2")
+        blocks = blocks_of(model, "encoder.layers", parts)
+        return [Stack("layers", "layers", model, lambda args, kwargs: self.row, blocks)]
+
+    def example_inputs(self, model: nn.Module, size: tuple[int, int], batch: int) -> dict[str, Any]:
+        return {"x": torch.randn(batch, 64), "t": 0.5}
+
+
+def test_a_sequence_is_one_row_of_tokens() -> None:
+    model, family = seeded(SequenceDenoiser), SequenceFamily()
+    assert check_family(model, family) == []
+    family.row = (64,)
+    (problem,) = check_family(model, family)
+    assert "a sequence is one row of tokens, (1, 64)" in problem
+
+
+def test_attention_that_cannot_be_reached_is_said() -> None:
+    family = SequenceFamily()
+    family.mask = "inside"
+    (problem,) = check_family(seeded(SequenceDenoiser), family)
+    assert re.search("self_attn is a MultiheadAttention, .* give mask='none'", problem)
 
 
 def test_an_attention_that_drops_its_mask_is_noticed() -> None:

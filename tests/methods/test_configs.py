@@ -262,3 +262,9 @@ def test_tomesd_defaults_are_the_packages():
 def test_todo_by_factor(factors, ratios):
     config = ToDo.by_factor(*factors)
     assert [config.ratio, *config.coarser_ratios] == pytest.approx(ratios)
+
+
+@pytest.mark.parametrize("config", [ToMA(), TileMean(), SampledKeys(), ToMeSD(), ToFu()])
+def test_a_sequence_is_merged_as_one_row(config: MergeConfig) -> None:
+    layout = config.layout((1, 64))
+    assert min(layout.kept, layout.kept_keys) <= 32

@@ -149,5 +149,5 @@ class ToMeSD(MergeConfig):
         return MatchedOperator(matching, merge_by_mean)
 
     def _cell(self, grid: tuple[int, ...]) -> tuple[int, ...]:
-        """Cells lie within one frame of a video."""
-        return (*[1] * (len(grid) - 2), self.sy, self.sx)[-len(grid) :]
+        """Cells lie within one frame of a video, and are one token high on one row of tokens."""
+        return (*[1] * (len(grid) - 2), 1 if grid[-2] == 1 else self.sy, self.sx)

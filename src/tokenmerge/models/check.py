@@ -57,6 +57,11 @@ def _problems_of_part(block: Block, part: Part) -> Iterator[str]:
             f"Name it with mask_argument; or give mask='inside', if it calls scaled_dot_product_attention and takes no "
             f"mask; or mask='none', with which keys have equal weights."
         )
+    if part.mask == "inside" and isinstance(attention, nn.MultiheadAttention):
+        yield (
+            f"{name} is a MultiheadAttention, whose own attention cannot be reached from outside: give mask='none', "
+            f"with which keys have equal weights."
+        )
     if part.own_keys and block.form_of(part).channels_first:
         yield f"{name} is channels_first, so it cannot be given separate keys: leave own_keys out."
     elif part.own_keys and not takes_argument(attention, part.context_argument, in_kwargs=False):

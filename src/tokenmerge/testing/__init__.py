@@ -110,6 +110,7 @@ def _call_read(model: nn.Module, family: Family, inputs: dict[str, Any]) -> Iter
 def _grids(model: nn.Module, family: Family, inputs: dict[str, Any]) -> Iterator[str]:
     """Whether blocks are given as many tokens as the grid has, which is read from the owner's arguments."""
     found: dict[str, tuple[int, ...]] = {}
+    levels: dict[int, tuple[str, tuple[int, ...]]] = {}  # a stack of each level with its grid, by its downsample
     for stack in family.stacks(model):
         seen: list[Tensor] = []
         grids: list[Any] = []
@@ -137,10 +138,19 @@ def _grids(model: nn.Module, family: Family, inputs: dict[str, Any]) -> Iterator
             yield f"the grid of stack {stack.name!r} cannot be read from its owner's arguments: {_said(grids[0])}."
             continue
         grid, others = grids[0]
+        if len(grid) < 2:
+            yield f"stack {stack.name!r} has the grid {grid}: a sequence is one row of tokens, (1, {grid[0]})."
+            continue
         problem = _mismatch(first.name, seen[0], grid, others, argument)
         if problem:
             yield problem
         found[stack.name] = grid
+        other, finer = levels.setdefault(stack.downsample, (stack.name, grid))
+        if math.prod(finer) != math.prod(grid):
+            yield (
+                f"stacks {other!r} and {stack.name!r} have grids of {finer} and {grid} tokens and the same downsample, "
+                f"{stack.downsample}: it is 1 for the finest grid of the model, 2 for one half as fine, then 4."
+            )
     largest = max(map(math.prod, found.values()), default=FEWEST)
     if largest < FEWEST:
         yield f"the largest grid has {largest} tokens, too few to merge: give a larger size."
@@ -218,7 +228,8 @@ def _identity(model: nn.Module, family: Family, inputs: Any, before: Tensor, sco
             )
         return (
             f"with scope={scope!r}, the output changes by {change:.0%} if tokens are put into another order: name "
-            f"the blocks' position embeddings as a Rotary, or say in the stack's fixed_order why order matters."
+            f"the blocks' position embeddings as a Rotary; give blocks that other modules stand between, such as "
+            f"convolutions, a Stack each; or say in the stack's fixed_order why order matters."
         )
     return ""
 
