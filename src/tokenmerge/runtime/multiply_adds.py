@@ -69,8 +69,22 @@ class _NoModules:
     def __exit__(self, *_: object) -> None: ...
 
 
+class _Counter(FlopCounterMode):
+    """Without the fused forms of TransformerEncoderLayer and MultiheadAttention, which have no formula."""
+
+    def __enter__(self) -> _Counter:
+        self._fused = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.backends.mha.set_fastpath_enabled(self._fused)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+
 def _counter() -> FlopCounterMode:
-    counter = FlopCounterMode(display=False, custom_mapping={ATTENTION_ON_A_CPU: _attention})
+    counter = _Counter(display=False, custom_mapping={ATTENTION_ON_A_CPU: _attention})
     counter.mod_tracker = _NoModules()  # type: ignore[assignment]
     return counter
 
