@@ -60,7 +60,7 @@ def test_json_is_all_of_stdout_and_also_in_the_png(run: Run) -> None:
         assert image.size == (256, 128)
         carried = json.loads(image.text["tokenmerge"])  # type: ignore[attr-defined]
     assert carried == {key: said[key] for key in carried}
-    assert tm.MergeConfig.from_dict(carried["config"]) == tm.SampledKeys(outliers=8, step_speedup=2.0)
+    assert tm.MergeConfig.from_dict(carried["config"]) == tm.SampledKeys(outliers=64, step_speedup=2.0)
 
 
 @pytest.mark.parametrize("name", ["image.jpg", "image.webp"])

@@ -259,7 +259,7 @@ def test_a_block_of_another_form_is_refused_in_a_sentence(monkeypatch: pytest.Mo
 
 def test_presets_go_by_what_attention_can_be_given_and_by_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     flow, unet = seeded(FlowDiT), seeded(ConsistencyUNet)
-    assert tm.preset("quality", unet) == tm.SampledKeys(outliers=8, step_speedup=1.5)
+    assert tm.preset("quality", unet) == tm.SampledKeys(outliers=64, step_speedup=1.5)
     assert tm.preset("quality", flow) == tm.SkipSteps(step_speedup=1.5)
     without_weights = (Part(("self",), ""),)
     monkeypatch.setattr(ConsistencyFamily, "parts", without_weights)

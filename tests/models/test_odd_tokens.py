@@ -13,9 +13,9 @@ from torch.nn import functional
 import tokenmerge as tm
 from tokenmerge.models import FAMILIES
 from tokenmerge.models.base import Call, Family, Part, Stack, blocks_of, new_like, patch_grid, signature_of
-from tokenmerge.presets import NAMES
+from tokenmerge.presets import NAMES, OUTLIERS
 
-WIDTH, SINKS = 16, (5, 70, 133, 250)
+WIDTH, SINKS, MANY = 16, (5, 70, 133, 250), range(3, 256, 6)
 
 
 class SinkAttention(nn.Module):
@@ -78,19 +78,19 @@ def family() -> Iterator[None]:
     FAMILIES[:] = known
 
 
-def noisy_with_sinks() -> Tensor:
+def noisy_with_sinks(places: Sequence[int] = SINKS) -> Tensor:
     torch.manual_seed(0)
     tokens = 0.1 * torch.randn(1, 256, WIDTH) + torch.linspace(0, 1, 256).view(1, 256, 1)
-    for number, place in enumerate(SINKS):
+    for number, place in enumerate(places):
         tokens[0, place, 0] = 8.0
-        tokens[0, place, 1 + number] = 5.0
+        tokens[0, place, 1 + number % (WIDTH - 1)] = 5.0
     return tokens.transpose(1, 2).reshape(1, WIDTH, 16, 16)
 
 
-def error(config: tm.MergeConfig | str, steps: int = 1) -> float:
+def error(config: tm.MergeConfig | str, steps: int = 1, places: Sequence[int] = SINKS) -> float:
     """How far the outputs of a loop are from those of the unmerged model, as a share of their length."""
     torch.manual_seed(0)
-    model, noisy = SinkModel().eval(), noisy_with_sinks()
+    model, noisy = SinkModel().eval(), noisy_with_sinks(places)
     times = [torch.tensor([1 - number / steps]) for number in range(steps)]
     with torch.no_grad():
         exact = torch.stack([model(noisy=noisy, t=time) for time in times])
@@ -126,3 +126,11 @@ def test_keys_beside_skipped_steps_keep_it(steps: int) -> None:
 @pytest.mark.parametrize("steps", [2, 4, 12])
 def test_no_preset_loses_it(name: str, steps: int) -> None:
     assert error(name, steps) < 0.1
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_presets_keep_dozens_of_them(steps: int) -> None:
+    presets, few = (tm.SampledKeys(outliers=count, step_speedup=2.0) for count in (OUTLIERS, 8))
+    assert error(presets, steps, MANY) < 0.03
+    assert error(presets, steps, MANY) < error(few, steps, MANY) / 3
+    assert error(presets, steps, MANY) < error(tm.ToMA(ratio=0.5), steps, MANY)
