@@ -47,6 +47,7 @@ ELSEWHERE = {
 # Commands that nothing executes by itself, and why.
 BY_HAND = {
     "tokenmerge bench --compile": "times a compiled Stable Diffusion for many minutes",
+    "python benchmarks/foreign/measure.py terrain terrain.json": "needs two packages of others, and many minutes",
     "make screenshots": "generates for minutes, and its result is looked at",
     "python tests/integrations/comfyui/take_screenshots.py": "the same, in ComfyUI's environment",
     "pip install peft": "installs a package of others; the tests have it",
