@@ -57,7 +57,9 @@ def test_apply_takes_them_by_name_and_balanced_by_default() -> None:
             assert handle.config == tm.preset(name, model)
     with pytest.raises(ConfigError, match="'quality', 'balanced', 'fast'"):
         tm.apply(model, "best")
-    for given in (0.5, None, tm.ToMA, tm.MergeConfig()):  # a class, and the base of all methods, say nothing
+    with pytest.raises(ConfigError, match=r"that is the class, so write ToMA\(\)"):
+        tm.apply(model, tm.ToMA)  # type: ignore[arg-type]
+    for given in (0.5, None, tm.MergeConfig()):  # the base of all methods says nothing
         with pytest.raises(ConfigError, match="the name of a preset"):
             tm.apply(model, given)  # type: ignore[arg-type]
 

@@ -111,7 +111,10 @@ def test_what_another_ratio_left_behind_is_let_go_at_the_next_selection() -> Non
     tm.apply(model, tm.ToMA(ratio=[0.25, 0.5], select_every=5, **TILES))
     generate(model, pixart)
     kept = [
-        branch for group in session_on(model).state._groups.values() for branch in group.branches if branch.operators
+        branch
+        for group in session_on(model).state._groups.values()
+        for branch in group.branches.values()
+        if branch.operators
     ]
     assert len(kept) == 1
 

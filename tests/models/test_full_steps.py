@@ -143,10 +143,10 @@ def test_errors_are_forgotten_with_their_image() -> None:
         generate(model, what, samples=(7,))
         again = generate(model, what)
         memories = list(session_on(model).state._memories.values())
-        assert any(branch.recorded for memory in memories for branch in memory.branches)
+        assert any(branch.recorded for memory in memories for branch in memory.branches.values())
         handle.remove()
     assert all(torch.equal(one, other) for one, other in zip(alone, again, strict=True))
-    assert not any(branch.tensors for memory in memories for branch in memory.branches)
+    assert not any(branch.tensors for memory in memories for branch in memory.branches.values())
 
 
 def test_guidance_branches_have_errors_of_their_own() -> None:
