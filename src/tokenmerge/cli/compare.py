@@ -6,6 +6,7 @@ import argparse
 import json
 import statistics
 import sys
+import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,10 +112,13 @@ def _generate_pair(
 ) -> Pair:
     """Warm up, then generate unmerged and merged in turn, so that a noisy machine hits both alike."""
     from tokenmerge.api import merged
+    from tokenmerge.errors import NothingMergedWarning
 
     short = replace(wanted, steps=min(WARM_UP_STEPS, wanted.steps))
-    with merged(loaded.pipe, config, keep):  # first, so that a config that does not suit the model fails soon
-        loaded.generate(short, progress="warm-up, merged")
+    with warnings.catch_warnings():  # what its few steps cannot do says nothing about the images asked for
+        warnings.simplefilter("ignore", NothingMergedWarning)
+        with merged(loaded.pipe, config, keep):  # first, so that a config that does not suit the model fails soon
+            loaded.generate(short, progress="warm-up, merged")
     loaded.generate(short, progress="warm-up, unmerged")
     seconds: dict[str, list[float]] = {"unmerged": [], "merged": []}
     for number in range(1, repeats + 1):
